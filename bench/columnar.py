@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from api.clock import to_us
 from api.crypto import Keyring
 from api.parts import files
-from api.parts.reports import Counted, CountRequest
+from api.parts.count import CountRequest, ReportCounts
 from api.query.formats import JsonText, stream
 from api.query.gateway import AnalystQuery, Gateway
 from api.query.reports import statement
@@ -124,11 +124,11 @@ async def _ask(dsn: str, folder: Path, name: str, report: ReportBody, is_stored:
     return [row(name, "s", [seconds], ("SQL", [sql_s]), ratio_at_most(0.5)), row(f"{name}: CPU", "s", [cpu_s]), memory]
 
 
-def _count(request: bytes) -> tuple[Counted, float, float, float]:
+def _count(request: bytes) -> tuple[ReportCounts, float, float, float]:
     """Count in a child process; return also its seconds, its seconds of CPU and its megabytes."""
 
     code = (
-        "import resource, sys\nfrom api.parts.reports import main\nmain()\n"
+        "import resource, sys\nfrom api.parts.count import main\nmain()\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "sys.stderr.write(f'{used.ru_utime + used.ru_stime} {used.ru_maxrss}')"
     )
@@ -136,7 +136,7 @@ def _count(request: bytes) -> tuple[Counted, float, float, float]:
     child = subprocess.run([sys.executable, "-c", code], input=request, capture_output=True, check=True)
     seconds = time.perf_counter() - begun
     cpu_s, kilobytes = child.stderr.split()[-2:]
-    return msgspec.json.decode(child.stdout, type=Counted), seconds, float(cpu_s), float(kilobytes) / 1_000
+    return msgspec.json.decode(child.stdout, type=ReportCounts), seconds, float(cpu_s), float(kilobytes) / 1_000
 
 
 async def _rows(gateway: Gateway, report: ReportBody, counted: tuple[str, ...]) -> tuple[Any, float]:

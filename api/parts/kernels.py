@@ -31,7 +31,7 @@ Array: TypeAlias = npt.NDArray[Any]
 Moments: TypeAlias = npt.NDArray[np.int64]
 """Microseconds since 1970."""
 
-MAX_PATH_ROWS = 50_000
+MAX_RECORDS = 50_000  # of an answer, which Postgres reads as one JSON text
 MILLION = 1_000_000
 
 _DAY_US = 86_400 * MILLION
@@ -511,8 +511,6 @@ class PathsKernel:
         most = sorted(self._contacts.values(), reverse=True)[: self._limit]
         # Equally frequent paths are ordered by Postgres, in the order of its texts.
         paths = [(path, contacts) for path, contacts in self._contacts.items() if contacts >= most[-1]]
-        if len(paths) > MAX_PATH_ROWS:
-            raise UncountableError(f"{len(paths)} paths are equally frequent")
         return {
             "paths": [
                 {"path": [self._names[event] for event in path], "contacts": contacts, "started": started}
@@ -552,6 +550,8 @@ class RevenueKernel:
         part = nothing if bucket.part is None else bucket.part[rows].astype(np.int64)
         for (_, key), chosen in _groups(at, part, rows):
             self._events[key] += len(chosen)
+            if len(self._events) > MAX_RECORDS:  # such as of a path to identifiers: each has a total in memory
+                raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
             self._contacts[key] += len(_begins(bucket.contact[chosen]))
             if bucket.numbers is not None:
                 self._totals[key].add(bucket.numbers.at(chosen))

@@ -21,14 +21,14 @@ def _add_route(report: type[ReportBody]) -> None:
         sql = report_query(body, statement)
         query = AnalystQuery(principal.org_id, sql.text, sql.params, clear, body.as_of)
         async with cancel_when_key_ends(request, SQL):
-            counted = await services(request).reports.count(principal.org_id, body)
-        if counted is None:
+            counts = await services(request).reports.count(principal.org_id, body)
+        if counts is None or counts.snapshot is None:
             running = services(request).gateway.run(query, writer.binary)
         else:
-            shown = report_query(body, statement, counted.counted)
+            shown = report_query(body, statement, counts.counted, counts.snapshot.at)
             shown_query = AnalystQuery(principal.org_id, shown.text, shown.params, clear, body.as_of)
-            running = services(request).gateway.run(shown_query, writer.binary, counted.snapshot)
-        answered_from = "sql" if counted is None else "parts"
+            running = services(request).gateway.run(shown_query, writer.binary, counts.snapshot)
+        answered_from = "sql" if counts is None else "parts"
         await send_result(request, query.hash, running, writer, {"Answered-From": answered_from})
 
     run_report.__doc__ = report.__doc__

@@ -4,20 +4,22 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from api.embedded import EmbeddedPostgres
 from api.store.migrate import migrate
 from tests.ingest.conftest import Intake
-from tests.parts.questions import differences, opened_world
+from tests.parts.questions import COUNTED_REPORTS, differences, opened_world
 from tests.servers import create_database, database_dsn
 
 QUESTIONS_PER_WORLD = 100
 
 
 async def ask(dsn: str, folder: Path, seed: int, questions: int) -> int:
-    """Ask questions in new worlds; return the number of differences."""
-    different = 0
+    """Ask questions in new worlds; return the number of differences, and of reports without any answer."""
+    different = left = 0
+    answered: Counter[str] = Counter()
     intake = Intake(dsn)
     await intake.start()
     for number in range(0, questions, QUESTIONS_PER_WORLD):
@@ -25,11 +27,14 @@ async def ask(dsn: str, folder: Path, seed: int, questions: int) -> int:
         async for difference in differences(world, min(QUESTIONS_PER_WORLD, questions - number)):
             different += 1
             sys.stdout.write(f"seed {seed + number}: {difference}\n")
+        left += world.left
+        answered += world.answered
         asked = min(number + QUESTIONS_PER_WORLD, questions)
-        sys.stdout.write(f"{asked} questions, {different} differences; {world.left} left to SQL in the last world\n")
+        sys.stdout.write(f"{asked} questions, {different} differences, {left} left to SQL\n")
         sys.stdout.flush()
     await intake.stop()
-    return different
+    sys.stdout.write(f"{dict(answered)}\n")
+    return different + len(COUNTED_REPORTS - set(answered))
 
 
 def main() -> int:

@@ -7,17 +7,20 @@ from typing import Any
 
 import httpx
 import msgspec
+import psutil
 import pytest
 
 from api.app import create_app
 from api.auth import keys
 from api.clock import token
 from api.crypto import Keyring
-from api.parts import build
-from api.parts.reports import ReportCounter
+from api.parts import build, files
+from api.parts.count import CountRequest, count, read
+from api.parts.reports import BusyError, ReportCounter, turn
 from api.query.gateway import Gateway
 from api.settings import Settings
-from api.store.database import Database
+from api.store import parts as store
+from api.store.database import Database, with_application_name
 from tests.in_process import served
 from workbench.language.reports import Funnel
 
@@ -28,6 +31,7 @@ REPORTS: dict[str, dict[str, Any]] = {
     "revenue": {"event": "buy", "value": "usd", "every": "day"},
     "active_users": {"every": "month"},
 }
+FUNNEL = Funnel(since=datetime(2026, 1, 1, tzinfo=UTC), steps=("visit", "buy"))
 
 
 class Shop(msgspec.Struct, frozen=True):
@@ -35,6 +39,8 @@ class Shop(msgspec.Struct, frozen=True):
 
     client: httpx.AsyncClient
     counter: ReportCounter
+    database: Database
+    folder: Path
 
     async def ask(self, name: str, **more: str) -> httpx.Response:
         body = {"since": SINCE, **REPORTS[name], **more}
@@ -70,7 +76,8 @@ async def shop(database_url: str, tmp_path: Path) -> Any:
         await build.build(database, tmp_path, org_id, lambda: datetime.now(UTC))
         await client.post("/events/batch", json={"events": _events(range(40, 60))}, headers=sending)
         client.headers["authorization"] = f"Bearer {key}"
-        yield Shop(client, ReportCounter(Gateway(database, Keyring(SECRET)), database_url, tmp_path))
+        counter = ReportCounter(Gateway(database, Keyring(SECRET)), database_url, tmp_path)
+        yield Shop(client, counter, database, tmp_path)
 
 
 async def test_reports_are_counted_over_parts_and_the_rows_after_them(shop: Shop, tmp_path: Path) -> None:
@@ -95,12 +102,59 @@ async def test_reports_are_counted_over_parts_and_the_rows_after_them(shop: Shop
     ]
 
 
-async def test_a_report_that_nobody_waits_for_ends_its_process(shop: Shop) -> None:
-    report = Funnel(since=datetime(2026, 1, 1, tzinfo=UTC), steps=("visit", "buy"))
-    counting = asyncio.create_task(shop.counter.count(1, report))
+async def test_files_are_counted_after_the_transaction_has_ended(shop: Shop) -> None:
+    dsn = with_application_name(shop.database.dsn, "counting")
+    request = CountRequest(dsn, str(shop.folder), 1, "funnel", msgspec.to_builtins(FUNNEL), None)
+    rows = await read(request)
+    async with shop.database.transaction() as tx:
+        still_open = await tx.fetch_value(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '%counting' AND xact_start IS NOT NULL"
+        )
+    assert still_open == 0
+    counts = rows.count()
+    assert counts.counted == (await count(request)).counted
+    steps = msgspec.json.decode(counts.counted[0])["steps"]
+    assert [(step["event"], step["contacts"]) for step in steps] == [("visit", 7), ("buy", 7)]
+
+
+async def test_a_process_reads_only_the_organization_of_its_report(shop: Shop, database_url: str) -> None:
+    await keys.create_org(database_url, "other")
+    async with Database(database_url, org="2") as database, database.transaction() as tx:
+        assert await store.list_parts(tx, 1) == []
+    request = CountRequest(shop.database.dsn, str(shop.folder), 2, "funnel", msgspec.to_builtins(FUNNEL), None)
+    assert (await count(request)).reason == "UncountableError: no parts"
+
+
+async def test_two_organizations_count_at_a_time_each_one_report(tmp_path: Path) -> None:
+    for org_id in range(1, 4):
+        files.folder(tmp_path, org_id).mkdir(parents=True)
+    async with turn(tmp_path, 1):
+        with pytest.raises(BusyError):
+            async with turn(tmp_path, 1, wait_s=0.1):
+                pass
+        async with turn(tmp_path, 2):
+            with pytest.raises(BusyError):
+                async with turn(tmp_path, 3, wait_s=0.1):
+                    pass
+        async with turn(tmp_path, 3, wait_s=0.1):
+            pass
+    assert {path.name for path in (tmp_path / "parts").glob("*.lock")} == {"report-0.lock", "report-1.lock"}
+
+
+async def test_the_sql_answers_while_another_process_counts(shop: Shop) -> None:
+    async with turn(shop.folder, 1):
+        response = await shop.ask("revenue")
+    assert response.headers["Answered-From"] == "sql"
+    assert (await shop.ask("revenue")).json() == response.json()
+
+
+async def test_a_report_that_nobody_waits_for_ends_its_process(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SECRET", SECRET)
+    counting = asyncio.create_task(shop.counter.count(1, FUNNEL))
     while not shop.counter.running:  # noqa: ASYNC110  a process has no event for its start
         await asyncio.sleep(0.01)
     (child,) = shop.counter.running
+    assert SECRET not in psutil.Process(child.pid).environ().values()
     counting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await counting

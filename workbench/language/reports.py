@@ -218,17 +218,21 @@ class ReportQuery(msgspec.Struct, frozen=True):
     params: Mapping[str, Any]
 
 
-def report_query(report: ReportBody, statement: Statement, counted: Sequence[str] = ()) -> ReportQuery:
+def report_query(
+    report: ReportBody, statement: Statement, counted: Sequence[str] = (), now: datetime | None = None
+) -> ReportQuery:
     """Return the query of a report.
 
     `counted`: what the kernels counted, as JSON, for each segment or for all contacts. The query then reads no events,
-    and only puts these numbers into the columns and the order of the report.
+    and only puts these numbers into the columns and the order of the report. `now`: the moment of the snapshot in which
+    they were counted.
     """
-    period = {"until": report.until is not None, "past": report.as_of is not None}
+    now = now if report.as_of is None else _moment(report.as_of)
+    period = {"until": report.until is not None, "past": now is not None}
     params = report.values() | {"since": report.since.isoformat()}
     if report.until is not None:
         params["until"] = report.until.isoformat()
-    elif report.as_of is not None and (now := _moment(report.as_of)) is not None:
+    elif now is not None:
         params["now"] = now.isoformat()
     source, by = report.group or (None, "")
     if by:

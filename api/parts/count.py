@@ -1,0 +1,341 @@
+"""The process that counts one report: `python -m api.parts.count`, with the request on its standard input.
+
+In one snapshot it reads the list of files, the rows of later transactions, and all rows of touched contacts:
+
+    report = files (without touched contacts) + rows from `closed` on (without them) + all rows of touched contacts
+
+Then it ends its transaction and reads the files, which stay on the disk for `build.REMOVED_FILE_S`. A transaction that
+stayed open meanwhile would keep Postgres from removing dead rows, and Postgres would end it for being idle.
+"""
+
+import asyncio
+import resource
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from api.clock import to_us
+from api.parts import files
+from api.parts.build import PAGE_ROWS, read_pages
+from api.parts.kernels import MAX_RECORDS, Array, Bucket, CountedPeriod, Kernel, UncountableError, kernel_of
+from api.parts.rows import (
+    ContactRange,
+    ReportedEvents,
+    SortedEvents,
+    Texts,
+    check_path,
+    divide,
+    merged,
+    of_contacts,
+    run_of_file,
+    run_of_page,
+    split_run,
+)
+from api.store import part_reads
+from api.store import parts as store
+from api.store.analyst import Snapshot, export_snapshot
+from api.store.database import Database, DatabaseUnavailableError, Transaction
+from workbench.language.codec import encode
+from workbench.language.reports import (
+    REPORTS,
+    ActiveUsers,
+    Cohorts,
+    Funnel,
+    Paths,
+    ReportBody,
+    Retention,
+    Revenue,
+    TimeToConvert,
+)
+
+MEMORY_BYTES = 750_000_000
+PIECE_ROWS = 1_000_000  # of a bucket, in memory at a time
+MAX_HEAP_ROWS = 1_000_000  # that are not in files
+_TOUCHED_PER_PAGE = 500
+_LATE, _EARLY = timedelta(days=7), timedelta(minutes=5)  # created_at after and before occurred_at, at most
+_BEYOND = 2**62  # no transaction has this number
+
+Groups: TypeAlias = Callable[[Bucket], Iterable[Bucket]]
+"""Divides a bucket by what `by` finds of its contacts."""
+
+
+class CountRequest(msgspec.Struct, frozen=True):
+    """What the process is asked, as JSON."""
+
+    dsn: str
+    data_dir: str
+    org_id: int
+    name: str
+    report: Any
+    as_of: Snapshot | None
+    piece_rows: int = PIECE_ROWS
+
+
+class ReportCounts(msgspec.Struct, frozen=True):
+    """What it answers: the JSON texts for `report_query`, and the snapshot; or why the SQL has to answer."""
+
+    counted: tuple[str, ...] = ()
+    snapshot: Snapshot | None = None
+    reason: str = ""
+
+
+async def count(request: CountRequest) -> ReportCounts:
+    """Count a report, or say why it cannot be counted."""
+    try:
+        return (await read(request)).count()
+    except (UncountableError, MemoryError, OSError, store.MissingContactError, DatabaseUnavailableError) as error:
+        return ReportCounts(reason=f"{type(error).__name__}: {error}")
+
+
+async def read(request: CountRequest) -> "ReportRows":
+    """Read in one snapshot what a report needs beside files. Raises UncountableError, OSError and others."""
+    kind = next(report for report in REPORTS if report.name == request.name)
+    report = msgspec.convert(request.report, kind)
+    check_path(getattr(report, "by", None))
+    check_path(getattr(report, "value", None))
+    database = Database(request.dsn, size=1, org=str(request.org_id))
+    async with database, database.transaction() as tx:
+        await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        await tx.execute("SET LOCAL enable_nestloop = on")
+        return await _Reader(request, report).read(tx)
+
+
+class ReportRows(msgspec.Struct, frozen=True):
+    """A report before its files are read.
+
+    `files`, `heap`: of each bucket. `kernels`: each with the contacts that it counts, or None for all.
+    """
+
+    snapshot: Snapshot
+    wanted: ReportedEvents
+    texts: Texts
+    files: Sequence[Sequence[Path]]
+    heap: Sequence[Sequence[SortedEvents]]
+    groups: Groups
+    kernels: Sequence[tuple[Kernel, Array | None]]
+    piece_rows: int
+
+    def count(self) -> ReportCounts:
+        """Read the files and count. Raises UncountableError, OSError or MemoryError."""
+        for bucket in self._buckets():
+            for kernel, members in self.kernels:
+                for group in self.groups(_of(bucket, members)):
+                    kernel.add(group)
+        records = [kernel.counted() for kernel, _ in self.kernels]
+        if sum(len(rows) for of_kernel in records for rows in of_kernel.values()) > MAX_RECORDS:
+            raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
+        return ReportCounts(tuple(encode(of_kernel).decode() for of_kernel in records), self.snapshot)
+
+    def _buckets(self) -> Iterator[Bucket]:
+        """Yield each bucket in pieces, and read the next piece meanwhile."""
+        pieces = [
+            (number, piece) for number, paths in enumerate(self.files) for piece in divide(paths, self.piece_rows)
+        ]
+
+        def read(number: int, piece: ContactRange) -> Bucket:
+            runs = [run_of_file(path, self.wanted, self.texts, piece) for path in self.files[number]]
+            return merged([*runs, *(of_contacts(run, piece) for run in self.heap[number])], self.wanted)
+
+        with ThreadPoolExecutor(1) as reader:
+            ahead: Future[Bucket] | None = reader.submit(read, *pieces[0])
+            for following in [*pieces[1:], None]:
+                assert ahead is not None
+                bucket = ahead.result()
+                ahead = None if following is None else reader.submit(read, *following)
+                yield bucket
+
+
+class _Reader:
+    """Reads one report in a transaction."""
+
+    def __init__(self, request: CountRequest, report: ReportBody) -> None:
+        self._request, self._report, self._org_id = request, report, request.org_id
+        self._texts = Texts()
+        self._names: dict[str, int] = {}
+
+    async def read(self, tx: Transaction) -> ReportRows:
+        shared = await export_snapshot(tx)
+        progress = await store.find_progress(tx, self._org_id)
+        if shared is None or progress is None:
+            raise UncountableError("no parts")
+        if progress.system_identifier != shared[1].system_identifier:
+            raise UncountableError("the parts are of another cluster")
+        if progress.folder != files.folder_id(Path(self._request.data_dir)):
+            raise UncountableError("the parts are in another folder")
+        if await store.count_tail(tx, self._org_id, progress.closed, MAX_HEAP_ROWS + 1) > MAX_HEAP_ROWS:
+            raise UncountableError("the parts are too far behind")
+        parts = await store.list_parts(tx, self._org_id)
+        for part in parts:
+            if self._path(part.file).stat().st_size != part.size:
+                raise UncountableError(f"the file {part.file} has another size")
+        self._names = dict(await store.list_event_numbers(tx, self._org_id))
+        touched = await store.list_touched(tx, self._org_id)
+        wanted = self._wanted([contact.number for contact in touched if contact.number is not None])
+        heap = [split_run(run, progress.buckets) async for run in self._heap(tx, progress.closed, touched, wanted)]
+        groups = await self._groups(tx)
+        kernels: list[tuple[Kernel, Array | None]] = [
+            (self._kernel(), await self._members(tx, segment)) for segment in self._report.segments
+        ]
+        of_buckets = [
+            [self._path(part.file) for part in parts if part.bucket == number and _may_have(part.month, wanted)]
+            for number in range(progress.buckets)
+        ]
+        return ReportRows(
+            shared[1],
+            wanted,
+            self._texts,
+            of_buckets,
+            [[of_run[number] for of_run in heap] for number in range(progress.buckets)],
+            groups,
+            kernels or [(self._kernel(), None)],
+            self._request.piece_rows,
+        )
+
+    def _path(self, file: str) -> Path:
+        return files.path(Path(self._request.data_dir), self._org_id, file)
+
+    def _number(self, name: str) -> int:
+        return self._names.setdefault(name.lower(), max(self._names.values(), default=0) + 1)
+
+    def _wanted(self, without: list[int]) -> ReportedEvents:
+        report, events, start, history, ordered = self._report, None, None, False, False
+        by_event = value_event = -1
+        match report:
+            case Funnel():
+                events, ordered, by_event = report.steps, True, self._number(report.steps[0])
+            case Retention():
+                events, start = None if report.back is None else (report.start, report.back), self._number(report.start)
+            case Cohorts():
+                events, start, value_event = (
+                    (report.start, report.event),
+                    self._number(report.start),
+                    self._number(report.event),
+                )
+            case ActiveUsers():
+                events, history = None if report.event is None else (report.event,), True
+            case Paths():
+                ordered = True
+            case Revenue():
+                events, by_event = (report.event,), self._number(report.event)
+                value_event = by_event
+            case TimeToConvert():
+                events = (report.start, report.goal)
+            case _:
+                raise UncountableError(report.name)
+        source, path = report.group or (None, None)
+        return ReportedEvents(
+            None if events is None else np.array(sorted({self._number(name) for name in events})),
+            to_us(report.since),
+            None if report.until is None else to_us(report.until),
+            start,
+            history,
+            path if source == "event" else None,
+            by_event,
+            getattr(report, "value", None),
+            value_event,
+            self._request.as_of,
+            np.array(sorted(without), np.int64),
+            ordered,
+        )
+
+    def _kernel(self) -> Kernel:
+        names = [""] * (max(self._names.values(), default=0) + 1)
+        for name, number in self._names.items():
+            names[number] = name
+        until = None if self._report.until is None else to_us(self._report.until)
+        return kernel_of(self._report, CountedPeriod(to_us(self._report.since), until), names, self._texts.texts)
+
+    # The heap
+
+    async def _heap(
+        self, tx: Transaction, closed: int, touched: Sequence[store.TouchedContact], wanted: ReportedEvents
+    ) -> AsyncIterator[SortedEvents]:
+        """Yield the rows that are not in files. Raises UncountableError if they are too many."""
+        rows = 0
+        async for page, _ in read_pages(tx, self._org_id, closed, _BEYOND):
+            if page is not None:
+                rows += len(page)
+                yield run_of_page(page, self._names, wanted, self._texts, touched=False)
+        for start in range(0, len(touched), _TOUCHED_PER_PAGE):
+            ids = [contact.contact_id for contact in touched[start : start + _TOUCHED_PER_PAGE]]
+            after = store.FIRST_ID
+            while page := await store.read_contacts(tx, self._org_id, ids, _BEYOND, PAGE_ROWS, after):
+                rows += len(page)
+                if rows > MAX_HEAP_ROWS:
+                    raise UncountableError("the touched contacts have too many events")
+                yield run_of_page(page, self._names, wanted, self._texts, touched=True)
+                after = page.last_id
+
+    # Groups of contacts
+
+    async def _members(self, tx: Transaction, segment: str) -> Array:
+        members = await part_reads.list_members(tx, self._org_id, segment)
+        return np.array(sorted(number for number in members if number is not None), np.int64)
+
+    async def _groups(self, tx: Transaction) -> Groups:
+        """Return a function that divides a bucket by what contacts have."""
+        source, path = self._report.group or (None, "")
+        if source == "segment":
+            names = await part_reads.list_member_segments(tx, self._org_id)
+            segments = [(self._texts.number(name), await self._members(tx, name)) for name in names]
+            anybody = np.unique(np.concatenate([members for _, members in segments] or [np.zeros(0, np.int64)]))
+
+            def by_segment(bucket: Bucket) -> Iterator[Bucket]:
+                for number, members in segments:
+                    yield _with_group(_of(bucket, members), number)
+                yield _with_group(bucket.take(np.flatnonzero(~np.isin(bucket.contact, anybody))), -1)
+
+            return by_segment
+        if source == "contact":
+            rows = await part_reads.list_attribute_texts(tx, self._org_id, path, path.split("."))
+            known = {number: self._texts.number(text) for number, text in rows if number is not None}
+            numbers = np.array(sorted(known), np.int64)
+            texts = np.array([known[number] for number in numbers.tolist()], np.int64)
+
+            def by_contact(bucket: Bucket) -> Iterator[Bucket]:
+                bucket = _of(bucket, numbers)
+                yield msgspec.structs.replace(bucket, part=texts[np.searchsorted(numbers, bucket.contact)])
+
+            return by_contact
+        return lambda bucket: [bucket]
+
+
+def _of(bucket: Bucket, members: Array | None) -> Bucket:
+    """Return the events of some contacts; None: of all."""
+    return bucket if members is None else bucket.take(np.flatnonzero(np.isin(bucket.contact, members)))
+
+
+def _with_group(bucket: Bucket, group: int) -> Bucket:
+    return msgspec.structs.replace(bucket, part=np.full(len(bucket.at), group, np.int64))
+
+
+def _may_have(month: str, wanted: ReportedEvents) -> bool:
+    """Return whether a partition, which is of a month in which events were received, may have events of the report."""
+    if month == "other":
+        return True
+    begin = datetime.fromisoformat(f"{month.replace('_', '-')}-01T00:00:00+00:00")
+    end = (begin + timedelta(days=32)).replace(day=1)
+    if wanted.until is not None and to_us(begin) >= wanted.until + _LATE // timedelta(microseconds=1):
+        return False
+    has_past = wanted.history or wanted.start is not None
+    return has_past or to_us(end) > wanted.since - _EARLY // timedelta(microseconds=1)
+
+
+def main() -> None:
+    """Answer one request on the standard input."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    pa.set_memory_pool(pa.system_memory_pool())
+    pa.set_cpu_count(2)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=CountRequest)
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(count(request))))
+
+
+if __name__ == "__main__":
+    main()
