@@ -1,5 +1,5 @@
 -- The number of starts of broadcasts of this automation that were sent in the period.
-{% import "backtest_parts.sql" as parts %}
+{% import "backtest_macros.sql" as macros %}
 SELECT count(*) AS starts
 FROM (
-    {{ parts.broadcast_starts() }}) b
+    {{ macros.broadcast_starts() }}) b

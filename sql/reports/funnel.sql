@@ -2,24 +2,24 @@
 -- A contact counts at a step if any of its paths leads there. Of several first steps, the latest one before a step leaves the most time,
 -- so that one is carried along. Every step of a path occurs after the previous one.
 -- Events before a contact's earliest first step, or too long after its last one, are removed before anything is sorted.
-{% import "parts.sql" as parts %}
+{% import "macros.sql" as macros %}
 WITH {% if counted %}
 counted AS (
     SELECT {{ "part, " if by }}step, event, contacts, seconds
-    FROM {{ parts.records(counted, "steps", "part text, step integer, event text, contacts bigint, seconds float8") }}
+    FROM {{ macros.records(counted, "steps", "part text, step integer, event text, contacts bigint, seconds float8") }}
 {% else %}
 candidates AS (
     SELECT contact_id, min(occurred_at) AS first, max(occurred_at) + CAST(:within AS interval) AS last
     FROM app_events
-    WHERE event = :step_1 AND {{ parts.during(period) }}
+    WHERE event = :step_1 AND {{ macros.during(period) }}
     GROUP BY contact_id
 ), steps_taken AS (
-    SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ parts.property(by, dotted) ~ " AS part" if by }}
+    SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ macros.property(by, dotted) ~ " AS part" if by }}
     FROM candidates f
     JOIN app_events e ON e.contact_id = f.contact_id AND e.occurred_at BETWEEN f.first AND f.last
-    {{ parts.join_group(by) }}
+    {{ macros.join_group(by) }}
     WHERE e.event IN ({% for step in steps %}:step_{{ step }}{{ ", " if not loop.last }}{% endfor %})
-        AND {{ parts.during(period, "e.") }}
+        AND {{ macros.during(period, "e.") }}
 ), reached_1 AS (
     SELECT *, CASE WHEN event = :step_1 THEN occurred_at END AS since_1
     FROM steps_taken

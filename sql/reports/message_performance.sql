@@ -1,6 +1,6 @@
 -- The results of messages created in the period, by automation, node and channel{{ ", and how many of their contacts did :goal within a span of the sending" if goal }}.
 -- `sent` includes delivered messages; `converted` counts contacts, `rate` is their share of the contacts that got a message.
-{% import "parts.sql" as parts %}
+{% import "macros.sql" as macros %}
 WITH period_messages AS (
     SELECT m.automation_id, m.node_id, m.channel, m.contact_id, m.status, m.sent_at,
            m.status IN ('sent', 'delivered') AS sent,
@@ -12,7 +12,7 @@ WITH period_messages AS (
            NULL::boolean AS converted
            {% endif %}
     FROM messages m
-    WHERE m.created_at >= {{ parts.since() }} AND m.created_at < {{ parts.until(period) }}{{ parts.of_members(period, "m.") }}
+    WHERE m.created_at >= {{ macros.since() }} AND m.created_at < {{ macros.until(period) }}{{ macros.of_members(period, "m.") }}
 )
 SELECT a.name AS automation, m.node_id, m.channel, count(*) AS messages, count(*) FILTER (WHERE m.sent) AS sent,
        count(*) FILTER (WHERE status = 'delivered') AS delivered, count(*) FILTER (WHERE status = 'failed') AS failed,

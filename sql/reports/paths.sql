@@ -1,13 +1,13 @@
 -- What contacts do after {{ "their first :start" if start else "their first event" }} in the period: the most frequent paths of a few steps, within a time limit. A repeated step counts once.
-{% import "parts.sql" as parts %}
+{% import "macros.sql" as macros %}
 WITH {% if counted %}
 counted AS (
-    SELECT path, contacts, started FROM {{ parts.records(counted, "paths", "path text[], contacts bigint, started bigint") }}
+    SELECT path, contacts, started FROM {{ macros.records(counted, "paths", "path text[], contacts bigint, started bigint") }}
 {% else %}
 firsts AS (
     SELECT DISTINCT ON (contact_id) contact_id, occurred_at, id
     FROM app_events
-    WHERE {{ "event = :start AND " if start }}{{ parts.during(period) }}
+    WHERE {{ "event = :start AND " if start }}{{ macros.during(period) }}
     ORDER BY contact_id, occurred_at, id
 ), followed AS (
     SELECT e.contact_id, e.event, e.occurred_at, e.id,
@@ -15,7 +15,7 @@ firsts AS (
     FROM firsts f
     JOIN app_events e ON e.contact_id = f.contact_id
     WHERE (e.occurred_at, e.id) >= (f.occurred_at, f.id) AND e.occurred_at <= f.occurred_at + CAST(:within AS interval)
-        AND {{ parts.during(period, "e.") }}
+        AND {{ macros.during(period, "e.") }}
 ), numbered AS (
     SELECT contact_id, event, row_number() OVER (PARTITION BY contact_id ORDER BY occurred_at, id) AS number
     FROM followed

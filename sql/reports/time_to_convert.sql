@@ -1,21 +1,21 @@
 -- How long contacts took from their first :start in the period to the first :goal after it: the number of contacts within each span.
 -- `share` is of all contacts that started; contacts that took longer than the longest span are in no row.
-{% import "parts.sql" as parts %}
+{% import "macros.sql" as macros %}
 {% set contacts = "coalesce(sum(d.contacts), 0)::bigint" if counted else "count(d.contact_id)" %}
 WITH {% if counted %}
 durations AS (
-    SELECT duration, contacts FROM {{ parts.records(counted, "durations", "duration interval, contacts bigint") }}
+    SELECT duration, contacts FROM {{ macros.records(counted, "durations", "duration interval, contacts bigint") }}
 ), {% else %}
 starts AS (
     SELECT contact_id, min(occurred_at) AS at
     FROM app_events
-    WHERE event = :start AND {{ parts.during(period) }}
+    WHERE event = :start AND {{ macros.during(period) }}
     GROUP BY contact_id
 ), durations AS (
     SELECT s.contact_id, min(e.occurred_at) - s.at AS duration
     FROM starts s
     LEFT JOIN app_events e ON e.contact_id = s.contact_id AND e.event = :goal AND e.occurred_at > s.at
-        AND e.occurred_at <= s.at + CAST(:within AS interval) AND {{ parts.during(period, "e.") }}
+        AND e.occurred_at <= s.at + CAST(:within AS interval) AND {{ macros.during(period, "e.") }}
     GROUP BY s.contact_id, s.at
 ), {% endif %}
 spans AS (

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment, meta
 
-PARTS = sorted((Path(__file__).parents[2] / "sql" / "reports").glob("*parts.sql"))
+MACROS = sorted((Path(__file__).parents[2] / "sql" / "reports").glob("*macros.sql"))
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.stem)
+@pytest.mark.parametrize("part", MACROS, ids=lambda part: part.stem)
 def test_macros_use_only_their_arguments_and_other_macros(part: Path) -> None:
     assert meta.find_undeclared_variables(Environment().parse(part.read_text())) == set()

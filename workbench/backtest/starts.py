@@ -2,7 +2,7 @@
 
 A start that happened is in the history of the contacts, or is an entry of a broadcast. The runs of a schedule, and a
 broadcast that was not sent, are made of the contacts that there were at their times. All are read like events, with
-the macro `starts` of backtest_parts.sql.
+the macro `starts` of backtest_macros.sql.
 """
 
 from collections.abc import Iterable, Sequence
