@@ -24,7 +24,7 @@ import pyarrow as pa
 from api.clock import to_us
 from api.parts import files
 from api.parts.build import PAGE_ROWS, read_pages
-from api.parts.kernels import MAX_RECORDS, Array, Bucket, CountedPeriod, Kernel, UncountableError, kernel_of
+from api.parts.kernels import MAX_RECORDS, Array, Bucket, Kernel, UncountableError, kernel_of
 from api.parts.rows import (
     ContactRange,
     ReportedEvents,
@@ -98,8 +98,8 @@ async def read(request: CountRequest) -> "ReportRows":
     """Read in one snapshot what a report needs beside files. Raises UncountableError, OSError and others."""
     kind = next(report for report in REPORTS if report.name == request.name)
     report = msgspec.convert(request.report, kind)
-    check_path(getattr(report, "by", None))
-    check_path(getattr(report, "value", None))
+    check_path(report.by)
+    check_path(report.value)
     database = Database(request.dsn, size=1, org=str(request.org_id))
     async with database, database.transaction() as tx:
         await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -238,7 +238,7 @@ class _Reader:
             history,
             path if source == "event" else None,
             by_event,
-            getattr(report, "value", None),
+            report.value,
             value_event,
             self._request.as_of,
             np.array(sorted(without), np.int64),
@@ -249,8 +249,7 @@ class _Reader:
         names = [""] * (max(self._names.values(), default=0) + 1)
         for name, number in self._names.items():
             names[number] = name
-        until = None if self._report.until is None else to_us(self._report.until)
-        return kernel_of(self._report, CountedPeriod(to_us(self._report.since), until), names, self._texts.texts)
+        return kernel_of(self._report, to_us(self._report.since), names, self._texts.texts)
 
     # The heap
 
@@ -301,7 +300,7 @@ class _Reader:
 
             def by_contact(bucket: Bucket) -> Iterator[Bucket]:
                 bucket = _of(bucket, numbers)
-                yield msgspec.structs.replace(bucket, part=texts[np.searchsorted(numbers, bucket.contact)])
+                yield msgspec.structs.replace(bucket, group=texts[np.searchsorted(numbers, bucket.contact)])
 
             return by_contact
         return lambda bucket: [bucket]
@@ -313,7 +312,7 @@ def _of(bucket: Bucket, members: Array | None) -> Bucket:
 
 
 def _with_group(bucket: Bucket, group: int) -> Bucket:
-    return msgspec.structs.replace(bucket, part=np.full(len(bucket.at), group, np.int64))
+    return msgspec.structs.replace(bucket, group=np.full(len(bucket.at), group, np.int64))
 
 
 def _may_have(month: str, wanted: ReportedEvents) -> bool:

@@ -6,7 +6,7 @@ pass sorts or hashes events. `counted()` returns what `report_query` takes inste
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Context, Decimal
 from typing import Any, Protocol, TypeAlias
 
@@ -47,12 +47,12 @@ class UncountableError(Exception):
 class Numbers(msgspec.Struct, frozen=True):
     """The numbers at a path of the payload, one place per event.
 
-    `millionths`: exact ones, where `known`. `decimals`: their digits after the point as sent, where they end in zeros.
-    `others`: the numbers that do not fit, by place.
+    `millionths`: where `is_exact`. `decimals`: their digits after the point as sent, where they end in zeros. `others`:
+    the numbers that do not fit, by place.
     """
 
     millionths: Array
-    known: Array
+    is_exact: Array
     decimals: Array
     others: dict[int, Decimal]
 
@@ -64,7 +64,7 @@ class Numbers(msgspec.Struct, frozen=True):
             places.sort()
             for new, old in zip(*_places_of(places, rows), strict=True):
                 others[int(new)] = self.others[int(old)]
-        return Numbers(self.millionths[rows], self.known[rows], self.decimals[rows], others)
+        return Numbers(self.millionths[rows], self.is_exact[rows], self.decimals[rows], others)
 
 
 def _places_of(places: Array, rows: Array) -> tuple[Array, Array]:
@@ -75,12 +75,12 @@ def _places_of(places: Array, rows: Array) -> tuple[Array, Array]:
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Events of some contacts, sorted by (contact, moment, id). `part`: numbers of the texts that `by` finds, or -1."""
+    """Events of some contacts, sorted by (contact, moment, id). `group`: numbers of the texts at `by`, or -1."""
 
     contact: Array
     at: Moments
     event: Array
-    part: Array | None = None
+    group: Array | None = None
     numbers: Numbers | None = None
 
     def take(self, rows: Array) -> "Bucket":
@@ -89,16 +89,14 @@ class Bucket(msgspec.Struct, frozen=True):
             self.contact[rows],
             self.at[rows],
             self.event[rows],
-            None if self.part is None else self.part[rows],
+            None if self.group is None else self.group[rows],
             None if self.numbers is None else self.numbers.at(rows),
         )
 
-
-class CountedPeriod(msgspec.Struct, frozen=True):
-    """Microseconds since 1970. `until`: the end of a period that was given one, which events have to be before."""
-
-    since: int
-    until: int | None
+    def since(self, moment: int) -> "Bucket":
+        """Return the events from a moment on."""
+        is_later = self.at >= moment
+        return self if is_later.all() else self.take(np.flatnonzero(is_later))
 
 
 class Kernel(Protocol):
@@ -112,27 +110,27 @@ class Kernel(Protocol):
         ...
 
 
-def kernel_of(report: ReportBody, period: CountedPeriod, names: Sequence[str], parts: Sequence[str]) -> Kernel:
-    """Return the kernel of a report. `names` and `parts`: the texts that the numbers in buckets stand for.
+def kernel_of(report: ReportBody, since: int, names: Sequence[str], texts: Sequence[str]) -> Kernel:
+    """Return the kernel of a report over events since a moment.
 
-    `parts` may grow while buckets are added.
+    `names`, `texts`: what the numbers of events and groups stand for. `texts` may grow while buckets are added.
     """
     numbers = {name: number for number, name in enumerate(names)}
     match report:
         case Funnel():
-            return FunnelKernel(report, period, numbers, parts)
+            return FunnelKernel(report, since, numbers, texts)
         case Retention():
-            return RetentionKernel(report, period, numbers)
+            return RetentionKernel(report, since, numbers)
         case Cohorts():
-            return CohortsKernel(report, period, numbers)
+            return CohortsKernel(report, since, numbers)
         case ActiveUsers():
-            return ActiveUsersKernel(report, period)
+            return ActiveUsersKernel(report, since)
         case Paths():
-            return PathsKernel(report, period, numbers, names)
+            return PathsKernel(report, since, numbers, names)
         case Revenue():
-            return RevenueKernel(report, period, parts)
+            return RevenueKernel(report, since, texts)
         case TimeToConvert():
-            return TimeToConvertKernel(report, period, numbers)
+            return TimeToConvertKernel(report, since, numbers)
         case _:
             raise UncountableError(report.name)
 
@@ -140,25 +138,26 @@ def kernel_of(report: ReportBody, period: CountedPeriod, names: Sequence[str], p
 # --- Contacts and periods
 
 
-def _begins(keys: Array) -> Array:
-    """Return the places at which a key differs from the one before."""
-    if not len(keys):
-        return np.zeros(0, np.int64)
-    return np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+def _begins(*keys: Array) -> Array:
+    """Return the places at which a key differs from the one before, in any of the arrays."""
+    is_new = np.ones(len(keys[0]), bool)
+    if len(is_new):
+        np.logical_or.reduce([key[1:] != key[:-1] for key in keys], out=is_new[1:])
+    return np.flatnonzero(is_new)
 
 
-def _persons(contact: Array) -> Array:
-    """Return the contacts as 0, 1, 2 …, in their order."""
-    person = np.zeros(len(contact), np.int64)
-    person[1:] = np.cumsum(contact[1:] != contact[:-1])
-    return person
+def _ranks(contact: Array) -> Array:
+    """Return for each event the rank of its contact: 0, 1, 2 …, in their order."""
+    rank = np.zeros(len(contact), np.int64)
+    rank[1:] = np.cumsum(contact[1:] != contact[:-1])
+    return rank
 
 
-def _first_of_each(person: Array, rows: Array, missing: int) -> Array:
-    """Return for each person the first of `rows` that is theirs, or `missing`."""
-    first = np.full(person[-1] + 1 if len(person) else 0, missing, np.int64)
-    chosen = rows[_begins(person[rows])]
-    first[person[chosen]] = chosen
+def _first_of_each(rank: Array, rows: Array, missing: int) -> Array:
+    """Return for each contact the first of `rows` that is its own, or `missing`."""
+    first = np.full(rank[-1] + 1 if len(rank) else 0, missing, np.int64)
+    chosen = rows[_begins(rank[rows])]
+    first[rank[chosen]] = chosen
     return first
 
 
@@ -185,11 +184,21 @@ def _count(counter: Counter[tuple[int, int]], first: Array, second: Array) -> No
     """Count pairs of whole numbers."""
     if not len(first):
         return
+    keys, pair_of = _pair_keys(first, second)
+    different, counts = np.unique(keys, return_counts=True)
+    for key, count in zip(different.tolist(), counts.tolist(), strict=True):
+        counter[pair_of(key)] += count
+
+
+def _pair_keys(first: Array, second: Array) -> tuple[Array, Callable[[int], tuple[int, int]]]:
+    """Return pairs of whole numbers as one number each, in the order of the pairs, and what finds a pair again."""
     least, width = int(second.min()), int(second.max()) - int(second.min()) + 1
-    keys, counts = np.unique(first * width + (second - least), return_counts=True)
-    for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+
+    def pair_of(key: int) -> tuple[int, int]:
         one, other = divmod(key, width)
-        counter[one, other + least] += count
+        return one, other + least
+
+    return first * width + (second - least), pair_of
 
 
 def median(values: Array) -> float | None:
@@ -207,29 +216,28 @@ def median(values: Array) -> float | None:
 
 
 class FunnelKernel:
-    """For each step and part, how long each contact took that reached it: the shortest of its ways."""
+    """For each step and group, how long each contact took that reached it: the shortest of its ways."""
 
-    def __init__(self, report: Funnel, period: CountedPeriod, numbers: dict[str, int], parts: Sequence[str]) -> None:
+    def __init__(self, report: Funnel, since: int, numbers: dict[str, int], texts: Sequence[str]) -> None:
         self._names = [*report.events().values()]
         self._steps = [numbers.get(name, -1) for name in self._names]
         self._within = report.within_seconds * MILLION
-        self._period, self._parts = period, parts
+        self._since, self._texts = since, texts
         self._grouped = report.by is not None
-        # Of each step, arrays of microseconds, and of the parts of their contacts
+        # Of each step, arrays of microseconds, and of the groups of their contacts
         self._took: list[list[Array]] = [[] for _ in self._steps]
         self._of: list[list[Array]] = [[] for _ in self._steps]
 
     def add(self, bucket: Bucket) -> None:
-        if bucket.at.size and int(bucket.at.min()) < self._period.since:
-            bucket = bucket.take(np.flatnonzero(bucket.at >= self._period.since))
-        person, at = _persons(bucket.contact), bucket.at
+        bucket = bucket.since(self._since)
+        rank, at = _ranks(bucket.contact), bucket.at
         rows = np.flatnonzero(bucket.event == self._steps[0])
         if not len(rows):
             return
-        part = np.zeros(person[-1] + 1, np.int64)
-        if bucket.part is not None:
-            firsts = rows[_begins(person[rows])]
-            part[person[firsts]] = bucket.part[firsts]
+        groups = np.zeros(rank[-1] + 1, np.int64)
+        if bucket.group is not None:
+            firsts = rows[_begins(rank[rows])]
+            groups[rank[firsts]] = bucket.group[firsts]
         begun = at[rows]
         for number, step in enumerate(self._steps):
             if number:
@@ -237,31 +245,31 @@ class FunnelKernel:
                 # The latest row of the step before that is strictly earlier. Of several begins, it carries the latest.
                 before = np.searchsorted(rows, reached) - 1
                 reached, before = reached[before >= 0], before[before >= 0]
-                on_the_way = (person[rows[before]] == person[reached]) & (at[reached] - begun[before] <= self._within)
+                on_the_way = (rank[rows[before]] == rank[reached]) & (at[reached] - begun[before] <= self._within)
                 rows, begun = reached[on_the_way], begun[before[on_the_way]]
                 if not len(rows):
                     return
-            starts = _begins(person[rows])
+            starts = _begins(rank[rows])
             self._took[number].append(np.minimum.reduceat(at[rows] - begun, starts))
-            self._of[number].append(part[person[rows[starts]]])
+            self._of[number].append(groups[rank[rows[starts]]])
 
     def counted(self) -> dict[str, Any]:
         took = [np.concatenate(arrays) if arrays else np.zeros(0, np.int64) for arrays in self._took]
         of = [np.concatenate(arrays) if arrays else np.zeros(0, np.int64) for arrays in self._of]
-        parts = np.unique(of[0]).tolist() if self._grouped else [0]
+        groups = np.unique(of[0]).tolist() if self._grouped else [0]
         steps = []
         for step, name in enumerate(self._names):
             order = np.argsort(of[step], kind="stable") if self._grouped else slice(None)
             durations, owners = took[step][order] / MILLION, of[step][order]
-            bounds = np.searchsorted(owners, parts), np.searchsorted(owners, parts, "right")
-            for part, begin, end in zip(parts, *bounds, strict=True):
+            bounds = np.searchsorted(owners, groups), np.searchsorted(owners, groups, "right")
+            for group, begin, end in zip(groups, *bounds, strict=True):
                 chosen = durations[begin:end]
                 record = {"step": step + 1, "event": name, "contacts": len(chosen)}
-                steps.append(record | {"seconds": median(chosen), "part": self._text(part)})
+                steps.append(record | {"seconds": median(chosen), "part": self._text(group)})
         return {"steps": steps}
 
-    def _text(self, part: int) -> str | None:
-        return self._parts[part] if self._grouped and part >= 0 else None
+    def _text(self, group: int) -> str | None:
+        return self._texts[group] if self._grouped and group >= 0 else None
 
 
 # --- Cohorts: retention, and sums
@@ -270,16 +278,16 @@ class FunnelKernel:
 class _CohortKernel:
     """Contacts by the period of their first start ever."""
 
-    def __init__(self, every: Every, start: int, period: CountedPeriod) -> None:
-        self._every, self._start, self._period = every, start, period
+    def __init__(self, every: Every, start: int, since: int) -> None:
+        self._every, self._start, self._since = every, start, since
         self._sizes: Counter[int] = Counter()
 
-    def _members(self, bucket: Bucket, person: Array) -> tuple[Array, Array]:
-        """Return for each person when it began (never: the largest number), and its cohort; count the cohorts."""
+    def _members(self, bucket: Bucket, rank: Array) -> tuple[Array, Array]:
+        """Return for each contact when it began (never: the largest number), and its cohort; count the cohorts."""
         starts = np.flatnonzero(bucket.event == self._start)
-        first = _first_of_each(person, starts, -1)
+        first = _first_of_each(rank, starts, -1)
         began = np.where(first >= 0, bucket.at[first], np.iinfo(np.int64).max)
-        began[began < self._period.since] = np.iinfo(np.int64).max
+        began[began < self._since] = np.iinfo(np.int64).max
         is_member = began < np.iinfo(np.int64).max
         cohort = np.zeros(len(began), np.int64)
         cohort[is_member] = ordinals(began[is_member], self._every)
@@ -295,25 +303,25 @@ class _CohortKernel:
 
 
 class RetentionKernel(_CohortKernel):
-    def __init__(self, report: Retention, period: CountedPeriod, numbers: dict[str, int]) -> None:
-        super().__init__(report.every, numbers.get(report.start.lower(), -1), period)
+    def __init__(self, report: Retention, since: int, numbers: dict[str, int]) -> None:
+        super().__init__(report.every, numbers.get(report.start.lower(), -1), since)
         self._back = None if report.back is None else numbers.get(report.back.lower(), -1)
         self._returned: Counter[tuple[int, int]] = Counter()
 
     def add(self, bucket: Bucket) -> None:
         if not len(bucket.at):
             return
-        person = _persons(bucket.contact)
-        began, cohort = self._members(bucket, person)
-        back = bucket.at >= began[person]
+        rank = _ranks(bucket.contact)
+        began, cohort = self._members(bucket, rank)
+        back = bucket.at >= began[rank]
         if self._back is not None:
             back &= bucket.event == self._back
         rows = np.flatnonzero(back)
-        person, at = person[rows], ordinals(bucket.at[rows], self._every)
+        rank, at = rank[rows], ordinals(bucket.at[rows], self._every)
         if not len(rows):
             return
-        new = np.concatenate(([True], (person[1:] != person[:-1]) | (at[1:] != at[:-1])))
-        _count(self._returned, cohort[person[new]], at[new])
+        new = _begins(rank, at)
+        _count(self._returned, cohort[rank[new]], at[new])
 
     def counted(self) -> dict[str, Any]:
         returned = [
@@ -324,8 +332,8 @@ class RetentionKernel(_CohortKernel):
 
 
 class CohortsKernel(_CohortKernel):
-    def __init__(self, report: Cohorts, period: CountedPeriod, numbers: dict[str, int]) -> None:
-        super().__init__(report.every, numbers.get(report.start.lower(), -1), period)
+    def __init__(self, report: Cohorts, since: int, numbers: dict[str, int]) -> None:
+        super().__init__(report.every, numbers.get(report.start.lower(), -1), since)
         self._event = numbers.get(report.event.lower(), -1)
         self._with_value = report.value is not None
         self._events: Counter[tuple[int, int]] = Counter()
@@ -334,13 +342,13 @@ class CohortsKernel(_CohortKernel):
     def add(self, bucket: Bucket) -> None:
         if not len(bucket.at):
             return
-        person = _persons(bucket.contact)
-        began, cohort = self._members(bucket, person)
-        rows = np.flatnonzero((bucket.event == self._event) & (bucket.at >= began[person]))
-        cohorts, at = cohort[person[rows]], ordinals(bucket.at[rows], self._every)
+        rank = _ranks(bucket.contact)
+        began, cohort = self._members(bucket, rank)
+        rows = np.flatnonzero((bucket.event == self._event) & (bucket.at >= began[rank]))
+        cohorts, at = cohort[rank[rows]], ordinals(bucket.at[rows], self._every)
         _count(self._events, cohorts, at)
         if self._with_value and bucket.numbers is not None:
-            for (_, key), rows_of_key in _groups(cohorts, at, rows):
+            for key, rows_of_key in _groups(cohorts, at, rows):
                 self._totals[key].add(bucket.numbers.at(rows_of_key))
 
     def counted(self) -> dict[str, Any]:
@@ -351,17 +359,15 @@ class CohortsKernel(_CohortKernel):
         return {"cohorts": self._cohorts(), "totals": totals}
 
 
-def _groups(first: Array, second: Array, rows: Array) -> Iterator[tuple[tuple[int, tuple[int, int]], Array]]:
-    """Yield the rows of each pair of whole numbers in ascending order, with the number and the pair of the group."""
+def _groups(first: Array, second: Array, rows: Array) -> Iterator[tuple[tuple[int, int], Array]]:
+    """Yield each pair of whole numbers with its rows, in ascending order."""
     if not len(rows):
         return
-    least, width = int(second.min()), int(second.max()) - int(second.min()) + 1
-    keys = first * width + (second - least)
+    keys, pair_of = _pair_keys(first, second)
     order = np.argsort(keys, kind="stable")
     starts = _begins(keys[order])
-    for number, chosen in enumerate(np.split(rows[order], starts[1:])):
-        one, other = divmod(int(keys[order[starts[number]]]), width)
-        yield (number, (one, other + least)), chosen
+    for start, chosen in zip(order[starts].tolist(), np.split(rows[order], starts[1:]), strict=True):
+        yield pair_of(int(keys[start])), chosen
 
 
 class Total:
@@ -375,14 +381,14 @@ class Total:
         self.count = 0
 
     def add(self, numbers: Numbers) -> None:
-        known = numbers.millionths[numbers.known]
-        if len(known):
-            self.count += len(known)
+        exact = numbers.millionths[numbers.is_exact]
+        if len(exact):
+            self.count += len(exact)
             # Halves of 32 bits, because a sum of 64 bits could overflow.
-            self._millionths += (int((known >> 32).sum()) << 32) + int((known & 0xFFFFFFFF).sum())
-            self._decimals = max(self._decimals, int(numbers.decimals.max()), _decimals_of(int(np.gcd.reduce(known))))
-            self._offer(Decimal(int(known.max())).scaleb(-6))
-            self._floats.append(_floats(known))
+            self._millionths += (int((exact >> 32).sum()) << 32) + int((exact & 0xFFFFFFFF).sum())
+            self._decimals = max(self._decimals, int(numbers.decimals.max()), _decimals_of(int(np.gcd.reduce(exact))))
+            self._offer(Decimal(int(exact.max())).scaleb(-6))
+            self._floats.append(_floats(exact))
         for number in numbers.others.values():
             self.count += 1
             self._others = _DIGITS.add(self._others, number)
@@ -430,28 +436,28 @@ def _floats(millionths: Array) -> Array:
 class ActiveUsersKernel:
     """Contacts by period: all, those without an earlier event, and those active in the period before as well."""
 
-    def __init__(self, report: ActiveUsers, period: CountedPeriod) -> None:
-        self._every, self._period = report.every, period
+    def __init__(self, report: ActiveUsers, since: int) -> None:
+        self._every, self._since = report.every, since
         # The period before the one in which the report begins, for `stayed`
-        self._before = ordinals(np.array([period.since]), report.every)[0] - 1
+        self._before = ordinals(np.array([since]), report.every)[0] - 1
         self._counts: dict[int, Array] = defaultdict(lambda: np.zeros(4, np.int64))
 
     def add(self, bucket: Bucket) -> None:
         if not len(bucket.at):
             return
-        person = _persons(bucket.contact)
-        ever_before = bucket.at[_begins(person)] < self._period.since
+        rank = _ranks(bucket.contact)
+        ever_before = bucket.at[_begins(rank)] < self._since
         at = ordinals(bucket.at, self._every)
         lately = np.flatnonzero(at >= self._before)
         if not len(lately):
             return
-        person, at, in_period = person[lately], at[lately], bucket.at[lately] >= self._period.since
-        starts = np.flatnonzero(np.concatenate(([True], (person[1:] != person[:-1]) | (at[1:] != at[:-1]))))
+        rank, at, in_period = rank[lately], at[lately], bucket.at[lately] >= self._since
+        starts = _begins(rank, at)
         events = np.add.reduceat(in_period.astype(np.int64), starts)
-        person, at = person[starts], at[starts]
-        begins = np.concatenate(([True], person[1:] != person[:-1]))
+        rank, at = rank[starts], at[starts]
+        begins = np.concatenate(([True], rank[1:] != rank[:-1]))
         stayed = np.concatenate(([False], at[1:] - at[:-1] == 1)) & ~begins
-        new = begins & ~ever_before[person]
+        new = begins & ~ever_before[rank]
         has_events, least = events > 0, int(at.min())
         place, length = at - least, int(at.max()) - least + 1
         counts = [np.bincount(place[has_events & chosen], minlength=length) for chosen in (has_events, new, stayed)]
@@ -475,31 +481,30 @@ class ActiveUsersKernel:
 class PathsKernel:
     """How many contacts took each path."""
 
-    def __init__(self, report: Paths, period: CountedPeriod, numbers: dict[str, int], names: Sequence[str]) -> None:
+    def __init__(self, report: Paths, since: int, numbers: dict[str, int], names: Sequence[str]) -> None:
         self._start = None if report.start is None else numbers.get(report.start.lower(), -1)
         self._steps, self._limit, self._within = report.steps, report.limit, report.within_seconds * MILLION
-        self._period, self._names = period, names
+        self._since, self._names = since, names
         self._contacts: Counter[tuple[int, ...]] = Counter()
 
     def add(self, bucket: Bucket) -> None:
-        if bucket.at.size and int(bucket.at.min()) < self._period.since:
-            bucket = bucket.take(np.flatnonzero(bucket.at >= self._period.since))
+        bucket = bucket.since(self._since)
         if not len(bucket.at):
             return
-        person = _persons(bucket.contact)
-        starts = np.arange(len(person)) if self._start is None else np.flatnonzero(bucket.event == self._start)
-        first = _first_of_each(person, starts, len(person))
+        rank = _ranks(bucket.contact)
+        starts = np.arange(len(rank)) if self._start is None else np.flatnonzero(bucket.event == self._start)
+        first = _first_of_each(rank, starts, len(rank))
         last = np.full(len(first), np.iinfo(np.int64).min)
-        has_begun = first < len(person)
+        has_begun = first < len(rank)
         last[has_begun] = bucket.at[first[has_begun]] + self._within
-        rows = np.flatnonzero((np.arange(len(person)) >= first[person]) & (bucket.at <= last[person]))
-        person, event = person[rows], bucket.event[rows].astype(np.int64)
+        rows = np.flatnonzero((np.arange(len(rank)) >= first[rank]) & (bucket.at <= last[rank]))
+        rank, event = rank[rows], bucket.event[rows].astype(np.int64)
         if not len(rows):
             return
-        is_new = np.concatenate(([True], (person[1:] != person[:-1]) | (event[1:] != event[:-1])))
-        person, event = person[is_new], event[is_new]
-        starts = _begins(person)
-        number = np.arange(len(person)) - np.repeat(starts, np.diff(np.append(starts, len(person))))
+        new = _begins(rank, event)
+        rank, event = rank[new], event[new]
+        starts = _begins(rank)
+        number = np.arange(len(rank)) - np.repeat(starts, np.diff(np.append(starts, len(rank))))
         kept = number < self._steps
         path = np.full((len(starts), self._steps), -1, np.int64)
         path[np.cumsum(number == 0)[kept] - 1, number[kept]] = event[kept]
@@ -534,21 +539,21 @@ def _count_rows(table: Array, names: int) -> Iterator[tuple[tuple[int, ...], int
 
 
 class RevenueKernel:
-    """Events, contacts and the sum of a number, by period and part. All events in the buckets are the report's."""
+    """Events, contacts and the sum of a number, by period and group. All events in the buckets are the report's."""
 
-    def __init__(self, report: Revenue, period: CountedPeriod, parts: Sequence[str]) -> None:
-        self._every, self._period, self._parts = report.every, period, parts
+    def __init__(self, report: Revenue, since: int, texts: Sequence[str]) -> None:
+        self._every, self._since, self._texts = report.every, since, texts
         self._grouped = report.by is not None
         self._events: Counter[tuple[int, int]] = Counter()
         self._contacts: Counter[tuple[int, int]] = Counter()
         self._totals: dict[tuple[int, int], Total] = defaultdict(Total)
 
     def add(self, bucket: Bucket) -> None:
-        rows = np.flatnonzero(bucket.at >= self._period.since)
+        rows = np.flatnonzero(bucket.at >= self._since)
         nothing = np.zeros(len(rows), np.int64)
         at = nothing if self._every is None else ordinals(bucket.at[rows], self._every)
-        part = nothing if bucket.part is None else bucket.part[rows].astype(np.int64)
-        for (_, key), chosen in _groups(at, part, rows):
+        groups = nothing if bucket.group is None else bucket.group[rows].astype(np.int64)
+        for key, chosen in _groups(at, groups, rows):
             self._events[key] += len(chosen)
             if len(self._events) > MAX_RECORDS:  # such as of a path to identifiers: each has a total in memory
                 raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
@@ -560,12 +565,12 @@ class RevenueKernel:
         if self._every is None and not self._grouped:
             self._events[0, 0] += 0  # without groups there is always a row
         totals = []
-        for (at, part), events in self._events.items():
-            total = self._totals[at, part]
-            record: dict[str, Any] = {"events": events, "contacts": self._contacts[at, part], "numbers": total.count}
+        for (at, group), events in self._events.items():
+            total = self._totals[at, group]
+            record: dict[str, Any] = {"events": events, "contacts": self._contacts[at, group], "numbers": total.count}
             record |= {"total": total.text(), "median": total.median(), "largest": total.largest()}
             record["at"] = None if self._every is None else start_text(at, self._every)
-            record["part"] = self._parts[part] if self._grouped and part >= 0 else None
+            record["part"] = self._texts[group] if self._grouped and group >= 0 else None
             totals.append(record)
         return {"totals": totals}
 
@@ -576,25 +581,25 @@ class RevenueKernel:
 class TimeToConvertKernel:
     """Contacts by how long they took from their first start in the period to the first goal after it."""
 
-    def __init__(self, report: TimeToConvert, period: CountedPeriod, numbers: dict[str, int]) -> None:
+    def __init__(self, report: TimeToConvert, since: int, numbers: dict[str, int]) -> None:
         self._start = numbers.get(report.start.lower(), -1)
         self._goal = numbers.get(report.goal.lower(), -1)
-        self._period, self._within = period, report.within_seconds * MILLION
+        self._since, self._within = since, report.within_seconds * MILLION
         spans = {_span_us(span) for span in SPANS} | {self._within}
         self._spans = np.array(sorted(span for span in spans if span <= self._within))
         self._contacts = np.zeros(len(self._spans), np.int64)
         self._started = 0
 
     def add(self, bucket: Bucket) -> None:
-        in_period = bucket.at >= self._period.since
-        person = _persons(bucket.contact)
-        first = _first_of_each(person, np.flatnonzero(in_period & (bucket.event == self._start)), -1)
+        in_period = bucket.at >= self._since
+        rank = _ranks(bucket.contact)
+        first = _first_of_each(rank, np.flatnonzero(in_period & (bucket.event == self._start)), -1)
         began = bucket.at[first] if len(first) else first
         self._started += int((first >= 0).sum())
-        took = bucket.at - began[person]
-        is_goal = (bucket.event == self._goal) & in_period & (first[person] >= 0) & (took > 0) & (took <= self._within)
+        took = bucket.at - began[rank]
+        is_goal = (bucket.event == self._goal) & in_period & (first[rank] >= 0) & (took > 0) & (took <= self._within)
         goals = np.flatnonzero(is_goal)
-        chosen = goals[_begins(person[goals])]
+        chosen = goals[_begins(rank[goals])]
         self._contacts += np.bincount(np.searchsorted(self._spans, took[chosen]), minlength=len(self._spans))
 
     def counted(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from api.parts.kernels import MILLION, Array, Bucket, Numbers, UncountableError
 from api.store.analyst import Snapshot
 from api.store.parts import EventPage
 
-_LARGEST, _MOST_DECIMALS = Decimal("1e24"), 100  # numbers beyond are ignored, as in `parts.number` of sql/reports
+_LARGEST, _MOST_DECIMALS = Decimal("1e24"), 100  # numbers beyond are ignored, as in `macros.number` of sql/reports
 _NO_END = np.iinfo(np.int64).max
 _MILLIONTHS = 6
 _MAX_MILLIONTHS = 10**18
@@ -231,10 +231,10 @@ def _joined_numbers(blocks: list[Numbers]) -> Numbers | None:
     offset = 0
     for block in blocks:
         others |= {place + offset: number for place, number in block.others.items()}
-        offset += len(block.known)
+        offset += len(block.is_exact)
     return Numbers(
         np.concatenate([block.millionths for block in blocks]),
-        np.concatenate([block.known for block in blocks]),
+        np.concatenate([block.is_exact for block in blocks]),
         np.concatenate([block.decimals for block in blocks]),
         others,
     )
@@ -278,8 +278,8 @@ def _numbers_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: 
         payloads = group.payloads(chosen)
         return numbers_of([number_at(payload, path) for payload in payloads], places, len(rows))
     column = group.column(f"number:{path}", chosen).fill_null(_NO_NUMBER).to_numpy()
-    millionths, known = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
-    known[places] = column != _NO_NUMBER
+    millionths, is_exact = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
+    is_exact[places] = column != _NO_NUMBER
     millionths[places] = np.where(column != _NO_NUMBER, column, 0)
     decimals, others = np.zeros(len(rows), np.int8), {}
     json = group.column(f"json:{path}", chosen).dictionary_encode()
@@ -290,26 +290,26 @@ def _numbers_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: 
         if number is None:
             continue
         row = int(places[place])
-        if known[row]:
+        if is_exact[row]:
             decimals[row] = -int(number.as_tuple().exponent)
         else:
             others[row] = number
-    return Numbers(millionths, known, decimals, others)
+    return Numbers(millionths, is_exact, decimals, others)
 
 
 def numbers_of(values: Sequence[Decimal | None], places: Array, length: int) -> Numbers:
     """Return numbers at some of `length` places."""
-    millionths, known = np.zeros(length, np.int64), np.zeros(length, bool)
+    millionths, is_exact = np.zeros(length, np.int64), np.zeros(length, bool)
     decimals, others = np.zeros(length, np.int8), {}
     for place, number in zip(places.tolist(), values, strict=True):
         if number is None:
             continue
         digits = -int(number.as_tuple().exponent)
         if digits <= _MILLIONTHS and abs(number) * MILLION < _MAX_MILLIONTHS:
-            millionths[place], known[place], decimals[place] = int(number * MILLION), True, digits
+            millionths[place], is_exact[place], decimals[place] = int(number * MILLION), True, digits
         else:
             others[place] = number
-    return Numbers(millionths, known, decimals, others)
+    return Numbers(millionths, is_exact, decimals, others)
 
 
 def _shortest(millionths: int) -> str:
@@ -494,6 +494,6 @@ def _bucket(run: SortedEvents, order: Array | None = None) -> Bucket:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         others = {int(place[old]): number for old, number in numbers.others.items()}
-        numbers = Numbers(numbers.millionths[order], numbers.known[order], numbers.decimals[order], others)
+        numbers = Numbers(numbers.millionths[order], numbers.is_exact[order], numbers.decimals[order], others)
     texts = None if run.texts is None else run.texts[order]
     return Bucket(run.contact[order], run.at[order], run.event[order], texts, numbers)

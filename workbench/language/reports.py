@@ -63,6 +63,16 @@ class ReportBody(Body, frozen=True, kw_only=True, rename="camel"):
         if self.as_of is not None and self.until is None and _moment(self.as_of) is None:
             yield Problem("asOf", "is not the watermark of a result of this organization")
 
+    @property
+    def by(self) -> str | None:
+        """A path into the payload or contacts, by which numbers are divided. Some reports have the field."""
+        return None
+
+    @property
+    def value(self) -> str | None:
+        """A path into the payload, to the number that is added up. Some reports have the field."""
+        return None
+
     def events(self) -> dict[str, str]:
         """Return the names of the events that the report is about, by the parameters of its query."""
         names = {name: getattr(self, name, None) for name in ("start", "event", "back", "goal")}
@@ -74,8 +84,8 @@ class ReportBody(Body, frozen=True, kw_only=True, rename="camel"):
         for name in ("every", "periods", "limit"):
             if getattr(self, name, None) is not None:
                 values[name] = getattr(self, name)
-        if (path := getattr(self, "value", None)) is not None:
-            values["value"] = path.split(".")
+        if self.value is not None:
+            values["value"] = self.value.split(".")
         if (seconds := getattr(self, "within_seconds", None)) is not None:
             values["within"] = f"{seconds} seconds"
         return values
@@ -83,15 +93,15 @@ class ReportBody(Body, frozen=True, kw_only=True, rename="camel"):
     @property
     def group(self) -> tuple[Literal["segment", "contact", "event"], str] | None:
         """What `by` names: the segments of contacts, or a path into their attributes or into the payload."""
-        match getattr(self, "by", None):
+        match self.by:
             case None:
                 return None
             case "contact.segments":
                 return "segment", ""
-            case str(path) if path.startswith("contact."):
+            case path if path.startswith("contact."):
                 return "contact", path.removeprefix("contact.")
             case path:
-                return "event", str(path)
+                return "event", path
 
 
 class Funnel(ReportBody, frozen=True, kw_only=True, rename="camel"):
