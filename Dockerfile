@@ -17,6 +17,8 @@ COPY sql sql
 COPY docs docs
 COPY notebooks notebooks
 COPY tools tools
+COPY actions actions
+COPY tests/mutants/README.md tests/mutants/README.md
 RUN python -m mkdocs build --strict --site-dir build/site
 
 FROM installed

@@ -50,6 +50,24 @@ def test_anchors_of_a_page_exist(page: Path) -> None:
     assert [link for link in links if link[1] not in anchors(page.parent / link[0] if link[0] else page)] == []
 
 
+def test_the_image_builds_the_site_with_every_file_that_pages_link_to() -> None:
+    stage = (ROOT / "Dockerfile").read_text().partition(" AS site\n")[2].partition("\nFROM ")[0]
+    copied = {place for line in re.findall(r"^COPY (?!--)(.+) \S+$", stage, re.MULTILINE) for place in line.split()}
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert "tests" in ignored
+    assert "tests/mutants/README.md" in copied
+    missing = []
+    for page in [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for link in LINK.findall(page.read_text()):
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            path = (page.parent / link).resolve().relative_to(ROOT)
+            places = {str(place) for place in (path, *path.parents)}
+            if not places & copied or (places & {*ignored} and f"!{path}" not in ignored):
+                missing.append((page.name, str(path)))
+    assert missing == []
+
+
 @cache
 def functions(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text())
