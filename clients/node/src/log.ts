@@ -28,7 +28,7 @@ export class Log {
   readonly descriptor: number;
 
   constructor(readonly path: string) {
-    this.descriptor = openSync(path, "a+", 0o600); // it has personal data
+    this.descriptor = openPrivate(path, "a+");
     this.bytes = fstatSync(this.descriptor).size;
   }
 
@@ -87,6 +87,15 @@ export class Log {
   delete(): void {
     this.close();
     rmSync(this.path, { force: true });
+  }
+}
+
+/** Open a file that only the user can read, because it has personal data. Throws SpoolError. */
+export function openPrivate(path: string, flags: string): number {
+  try {
+    return openSync(path, flags, 0o600);
+  } catch (error) {
+    throw new SpoolError(`${path}: ${(error as Error).message}`);
   }
 }
 

@@ -13,12 +13,12 @@
  * `key` is the fingerprint of a key.
  */
 import { createHash, randomBytes } from "node:crypto";
-import { closeSync, fdatasync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { closeSync, fdatasync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { connect, createServer, type Server } from "node:net";
 import { join } from "node:path";
 
 import { SpoolError } from "./errors.js";
-import { Log, readLine, writeLine } from "./log.js";
+import { Log, openPrivate, readLine, writeLine } from "./log.js";
 
 const FILE_BYTES = 16_777_216; // the size at which a new file begins
 const KEPT_BYTES = 1_048_576; // a file whose events are all settled is deleted when it is larger
@@ -59,11 +59,18 @@ export class EventFile {
       const [done, doneAt, early] = JSON.parse(state) as [number, number, [number, number][]];
       [this.done, this.#doneAt, this.#early] = [done, doneAt, new Map(early)];
     }
-    this.#settled = openSync(`${this.base}.settled`, state === undefined ? "w" : "r+", 0o600);
+    this.#settled = openPrivate(`${this.base}.settled`, state === undefined ? "w" : "r+");
   }
 
   static create(base: string): EventFile {
-    return new EventFile(new Log(`${base}.events`), base);
+    const log = new Log(`${base}.events`);
+    try {
+      return new EventFile(log, base);
+    } catch (error) {
+      if (log.bytes === 0) log.delete();
+      else log.close();
+      throw error;
+    }
   }
 
   static async takeOver(base: string): Promise<EventFile> {
@@ -144,7 +151,11 @@ export class Spool {
     // `exclusive`: in a cluster the primary process would listen instead of this one.
     this.#alive = createServer((connection) => connection.destroy()).listen({ path: socket, exclusive: true }).unref();
     this.#alive.on("error", () => {});
-    if (!this.#alive.listening) throw new SpoolError(`${folder} is on a file system without sockets; choose another folder`);
+    if (!this.#alive.listening) {
+      closeSync(openPrivate(socket, "wx")); // a folder that cannot be written is the likelier reason
+      rmSync(socket);
+      throw new SpoolError(`${folder} is on a file system without sockets; choose another folder`);
+    }
     this.#sync = setInterval(() => this.#syncFile(), SYNC_INTERVAL_MS).unref();
   }
 
@@ -169,6 +180,8 @@ export class Spool {
     try {
       this.#current.log.append(`${lane} ${json}`);
     } catch (error) {
+      // It gets no more events, and an empty file goes: a program that goes on without the disk makes one for each event.
+      if (this.#current.log.lines === 0) this.#drop(this.#current);
       this.#current = undefined;
       throw error;
     }

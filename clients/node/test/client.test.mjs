@@ -23,6 +23,23 @@ function offline(t, options = {}) {
   return client;
 }
 
+/** Start a service; return the events that it has received, with its URL. */
+async function serve(t, outcome) {
+  const events = [];
+  const server = createServer((request, response) => {
+    let body = "";
+    request.on("data", (chunk) => (body += chunk)).on("end", () => {
+      if (request.method === "GET") return response.end(JSON.stringify({ organization: "demo", key: { kind: "live" } }));
+      const received = JSON.parse(body).events;
+      events.push(...received);
+      response.end(JSON.stringify({ results: received.map(outcome) }));
+    });
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  return Object.assign(events, { url: `http://127.0.0.1:${server.address().port}` });
+}
+
 test("import and require give the same", () => {
   assert.deepEqual(Object.keys(required).sort(), Object.keys(module).sort());
 });
@@ -41,20 +58,10 @@ test("a later client sends what waits, and hands over a receipt for each event",
   const earlier = offline(t, { spool });
   const keys = ["first", "not a name", "third"].map((name) => earlier.track(name, { externalId: "c1" }));
   await earlier.close(0);
-  const server = createServer((request, response) => {
-    let body = "";
-    request.on("data", (chunk) => (body += chunk)).on("end", () => {
-      const outcomes = request.method === "POST" ? JSON.parse(body).events.map(outcome) : [];
-      const me = { organization: "demo", key: { kind: "live" } };
-      response.end(JSON.stringify(request.method === "POST" ? { results: outcomes } : me));
-    });
-  });
   const outcome = ({ event, idempotencyKey }) =>
     event === "not a name" ? { accepted: false, error: "event: no" } : { accepted: true, idempotencyKey };
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  t.after(() => server.close());
+  const { url } = await serve(t, outcome);
   const receipts = [];
-  const url = `http://127.0.0.1:${server.address().port}`;
   const later = new Client({ url, key: "sk_live_x", spool, onReceipt: (receipt) => receipts.push(receipt) });
   assert.equal(await later.flush(60_000), 0);
   const received = receipts.map(({ idempotencyKey, accepted }) => [idempotencyKey, accepted]);
@@ -78,10 +85,15 @@ test("a key that cannot send is refused at once", () => {
   assert.throws(() => new Client({ key: " " }), { name: "AuthenticationError", message: /is missing/ });
 });
 
-test("a program ends although events wait, and the next client has them", (t) => {
+test("a program ends although events wait, and the next client sends them", async (t) => {
   const spool = mkdtempSync(join(tmpdir(), "client-"));
   t.after(() => rmSync(spool, { recursive: true }));
   const program = `import { Client } from ${JSON.stringify(import.meta.resolve("../dist/esm/index.js"))};
     new Client({ url: "http://127.0.0.1:65535", key: "sk_live_x", spool: ${JSON.stringify(spool)} }).track("a", { externalId: "c1" });`;
   execFileSync(process.execPath, ["--no-warnings", "--input-type=module", "-e", program], { timeout: 60_000 });
+  const events = await serve(t, () => ({ accepted: true }));
+  const next = new Client({ url: events.url, key: "sk_live_x", spool });
+  t.after(() => next.close());
+  assert.equal(await next.flush(60_000), 0);
+  assert.deepEqual(events.map(({ event, contact }) => [event, contact]), [["a", { externalId: "c1" }]]);
 });

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
-import { appendFileSync, mkdtempSync, readdirSync, renameSync, rmSync, statSync, truncateSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, statSync, truncateSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -132,6 +133,37 @@ test("a full folder refuses events, keeps the others, and has room after they we
   for (let events; (events = spool.oldest(10)).length > 0; ) spool.settle(events, []);
   spool.add(0, '{"n":1}');
   assert.equal(spool.waiting, 1);
+});
+
+test("a disk that takes no more makes track throw, and leaves no files and descriptors", (t) => {
+  const { path } = folder(t);
+  const program = `import { readdirSync } from "node:fs";
+    import { Spool } from ${JSON.stringify(import.meta.resolve("../dist/esm/spool.js"))};
+    const spool = new Spool(${JSON.stringify(path)}, "sk_live_x", 1e9);
+    const opened = () => [readdirSync(spool.folder).length, readdirSync("/dev/fd").length];
+    const before = opened();
+    const errors = [1, 2].map(() => {
+      try {
+        spool.add(0, "{}");
+      } catch ({ name, message }) {
+        return [name, /EFBIG.*The event was not stored/.test(message)];
+      }
+    });
+    process.stdout.write(JSON.stringify([errors, spool.waiting, before, opened()]));
+    spool.close();`;
+  // The limit of a file's size stands for the size of the disk.
+  const command = ["-c", 'ulimit -f 0; exec "$0" --input-type=module -e "$1"', process.execPath, program];
+  const [errors, waits, before, after] = JSON.parse(execFileSync("sh", command, { encoding: "utf8" }));
+  assert.deepEqual([errors, waits, after], [[["SpoolError", true], ["SpoolError", true]], 0, before]);
+});
+
+test("a folder that cannot be written or was deleted is a SpoolError with the reason", async (t) => {
+  assert.throws(() => new Spool("/proc/self", KEY, 1e9), { name: "SpoolError", message: /^\/proc\/self\/\w+.alive: E[A-Z]+:/ });
+  const { path, open } = folder(t);
+  const spool = await open();
+  rmSync(path, { recursive: true });
+  assert.throws(() => spool.add(0, "{}"), { name: "SpoolError", message: /ENOENT/ });
+  mkdirSync(path);
 });
 
 test("the newest 10,000 rejected events are kept, and can be sent again", async (t) => {
