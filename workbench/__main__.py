@@ -2,8 +2,8 @@
 tools of an agent.
 
 The server's command line offers them as `workbench automations …` and `workbench mcp`. They connect to WORKBENCH_URL
-with WORKBENCH_KEY and do not need the server's packages. Exit codes: 0 success; 1 an error or a conflict; 2 `plan` has
-differences.
+with WORKBENCH_KEY and do not need the server's packages. Exit codes: 0 success; 1 an error, wrong usage or a conflict;
+2 `plan` has differences.
 """
 
 import argparse
@@ -68,7 +68,10 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         "--move", choices=("none", "safe"), default="none", help="safe: move waiting entries to the new versions"
     )
     commands.add_parser("mcp", help="tools for an agent, over the Model Context Protocol on stdin and stdout")
-    args = parser.parse_args(arguments)
+    try:
+        args = parser.parse_args(arguments)
+    except SystemExit as end:  # argparse ends with 2 after wrong usage, which would look like differences
+        return int(bool(end.code))
     try:
         url = environment.variable("WORKBENCH_URL") or environment.DEFAULT_URL
         connection = Connection(url, environment.variable("WORKBENCH_KEY"))

@@ -1,6 +1,6 @@
 """Writes a plan as a comment on a pull request, or updates the comment that has the plan of the same folder.
 
-Argument: the file with the plan. It needs no package, because it also reports that the installation of one failed.
+Argument: the file with the plan. CODE is the exit code of the command that wrote it.
 """
 
 import json
@@ -16,16 +16,18 @@ MAX_CHARACTERS = 60_000  # of 65,536 that a comment may have
 PAGE_SIZE = 100
 TIMEOUT_S = 30
 NOT_FOUND = 404
+NO_CHANGES, CHANGES = "0", "2"  # the exit codes of `plan`; any other is a failure
+TITLES = {NO_CHANGES: "`apply` would change nothing in {folder}", CHANGES: "What `apply` would change in {folder}"}
 
 
 def main(plan: str) -> None:
-    folder, has_changes = os.environ["FOLDER"], os.environ["CHANGES"] == "true"
+    folder, code = os.environ["FOLDER"], os.environ["CODE"]
     marker = f"<!-- event-workbench plan: {re.sub('[^A-Za-z0-9_./-]', '-', folder)} -->"
-    body = f"{marker}\n{comment(folder, plan, has_changes=has_changes)}"
+    body = f"{marker}\n{comment(folder, plan, code)}"
     comments = with_marker(marker)
     if comments:
         request("PATCH", f"comments/{comments[0]}", {"body": body})
-    elif has_changes:
+    elif code != NO_CHANGES:
         own = request("POST", f"{os.environ['PULL_REQUEST']}/comments", {"body": body})["id"]
         comments = with_marker(marker)
         if comments and comments[0] < own:  # of a run at the same time, which may have an older plan
@@ -33,15 +35,16 @@ def main(plan: str) -> None:
             request("DELETE", f"comments/{own}")
 
 
-def comment(folder: str, plan: str, *, has_changes: bool) -> str:
+def comment(folder: str, plan: str, code: str) -> str:
     """Return the text of the comment. Texts of automations are in a code block, where they are not Markdown."""
     for name in ("WORKBENCH_KEY", "WORKBENCH_URL"):
-        plan = plan.replace(os.environ[name], "***")
+        if secret := os.environ[name].strip().rstrip("/"):
+            plan = plan.replace(secret, "***")
     if len(plan) > MAX_CHARACTERS:
         plan = f"{plan[:MAX_CHARACTERS]}\n… the log of the run has the whole plan"
     ticks = max([2, *(len(run) for run in re.findall("`+", plan))]) + 1
-    title = "What `apply` would change" if has_changes else "`apply` would change nothing"
-    return f"### {title} in {folder}\n\n{'`' * ticks}text\n{plan.rstrip()}\n{'`' * ticks}\n"
+    title = TITLES.get(code, "The plan of {folder} failed").format(folder=folder)
+    return f"### {title}\n\n{'`' * ticks}text\n{plan.rstrip()}\n{'`' * ticks}\n"
 
 
 def with_marker(marker: str) -> list[int]:
@@ -51,7 +54,8 @@ def with_marker(marker: str) -> list[int]:
     while True:
         path = f"{os.environ['PULL_REQUEST']}/comments?per_page={PAGE_SIZE}&page={page}"
         comments = request("GET", path)
-        ids += [each["id"] for each in comments if each["user"]["type"] == "Bot" and each["body"].startswith(marker)]
+        bots = [comment for comment in comments if comment["user"]["type"] == "Bot"]
+        ids += [comment["id"] for comment in bots if comment["body"].startswith(marker)]
         if len(comments) < PAGE_SIZE:
             return sorted(ids)
         page += 1

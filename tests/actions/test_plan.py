@@ -201,15 +201,38 @@ def test_what_cannot_be_applied_fails_with_a_comment(run: Run, github: GitHub, t
     (tmp_path / "automations" / "planned.json").write_text("{")
     assert not run()[0]
     (comment,) = github.bodies
+    assert "### The plan of automations failed\n" in comment
     assert "planned.json: cannot be applied" in comment
 
 
-def test_a_failure_names_neither_url_nor_key(run: Run, github: GitHub) -> None:
+def test_a_wrong_input_fails_with_a_comment(run: Run, github: GitHub) -> None:
+    assert not run(**{"backtest-days": "x"})[0]
+    (comment,) = github.bodies
+    assert "### The plan of automations failed\n" in comment
+    assert "invalid int value: 'x'" in comment
+
+
+def test_an_empty_url_fails_before_anything_is_done(run: Run, github: GitHub) -> None:
+    assert (run(url=""), github.bodies) == ((False, {}, "::error::The input url is empty.\n"), [])
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_failure_names_neither_url_nor_key(run: Run, github: GitHub, end: str) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    assert not run(url=url)[0]
+    assert not run(url=url + end)[0]
     (comment,) = github.bodies
     assert "no response from ***" in comment
     assert url not in comment
+
+
+def test_a_line_of_a_file_is_no_command_to_the_runner(run: Run, write: Callable[[str], None]) -> None:
+    write("Text\n::error::forged")
+    _, _, log = run(**{"backtest-days": "0"})
+    match = re.search(r"::stop-commands::(\w{64})\n(.*)\n::(\w{64})::\n", log, re.DOTALL)
+    assert match is not None
+    assert match[1] == match[3]
+    assert "planned.json (Planned): new" in match[2]
+    assert log.replace(match[0], "").count("::") == 0
 
 
 def test_a_pull_request_of_a_fork_has_no_key_and_gets_a_notice(run: Run, github: GitHub) -> None:
