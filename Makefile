@@ -18,9 +18,13 @@ WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog cha
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
+# make passes TERM on to the shell, which passes it on to what it started. A signal ends `wait` early.
 up: $(VENV)/up.stamp | build  ## run everything on this machine: Postgres, API, engine, JupyterLab (options: ARGS="--port 9000")
-	@trap : INT; nice -n 19 $(MAKE) --silent docs >build/docs.log 2>&1 & docs=$$!; \
-	$(BIN)/workbench up $(ARGS); status=$$?; kill $$docs 2>/dev/null; exit $$status
+	@trap : INT; trap 'kill $$up' TERM HUP; \
+	$(BIN)/workbench up $(ARGS) & up=$$!; \
+	nice -n 19 $(MAKE) --silent docs >build/docs.log 2>&1 & docs=$$!; \
+	status=0; while wait $$up; status=$$?; kill -0 $$up 2>/dev/null; do :; done; \
+	kill $$docs 2>/dev/null; exit $$status
 
 test: lint  ## everything a change must pass: lint, then the tests
 	$(BIN)/python -m pytest -m "not browser and not chain and not node and not schedules" --numprocesses auto
@@ -54,7 +58,7 @@ browser: $(VENV)/dev.stamp tests/browser/node_modules docs  ## test JupyterLab i
 picture: $(VENV)/dev.stamp tests/browser/node_modules  ## take the pictures of the docs from the running product
 	WORKBENCH_PICTURES=docs $(BIN)/python -m pytest -m browser tests/browser/test_docs_picture.py
 
-node: $(VENV)/dev.stamp clients/node/node_modules  ## build and test the Node client, and Segment's (needs Node 20 and npm)
+node: $(VENV)/dev.stamp clients/node/node_modules  ## build and test the Node client, and Segment's (needs Node 20.15 and npm)
 	cd clients/node && npm run --silent build && npm test
 	$(BIN)/python -m pytest -m node
 
