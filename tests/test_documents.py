@@ -74,6 +74,13 @@ def functions(file: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+def test_decisions_are_listed_once_in_their_order() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^\| (\d+) \| \[.*\]\((.*)\)", (folder / "README.md").read_text(), re.MULTILINE)
+    files = sorted(path.name for path in folder.glob("0*.md"))
+    assert listed == [(str(int(name[:4])), name) for name in files]
+
+
 def test_named_tests_exist() -> None:
     named = {test for path in [*PAGES, *SOURCES] for test in TEST.findall(path.read_text())}
     assert len(named) > 5

@@ -61,7 +61,7 @@ def _page(path: Path) -> NotebookPage:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        language = "sql" if cell.source.startswith("%%events") else "python"
+        language = "sql" if cell.source.startswith(("%%events", "%%sql")) else "python"
         parts.append(f"```{language}\n{cell.source}\n```")
         for output in cell.outputs:
             shown = _output(output)
