@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
+MAX_INSTALLED_BYTES = 15_000_000  # of the notebook's package without extras, with what it needs
 
 
 def build(project: Path, folder: Path) -> zipfile.ZipFile:
@@ -68,6 +71,29 @@ def test_the_notebook_s_wheel_is_imported_without_large_libraries(notebook: zipf
     place, *loaded = run(tmp_path, "import sys, workbench", "print(workbench.__file__, *sys.modules, sep='\\n')")
     assert Path(place).relative_to(tmp_path) == Path("workbench", "__init__.py")
     assert set(loaded) & {"api", "httpx", "polars", "pyarrow", "altair", "IPython", "sanic", "psycopg"} == set()
+
+
+def dependencies(name: str) -> dict[str, Distribution]:
+    """Return the packages that pip installs with one without extras, by their names."""
+    found: dict[str, Distribution] = {}
+    names = [name]
+    while names:
+        package = distribution(names.pop())
+        for requirement in map(Requirement, package.requires or ()):
+            is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if is_needed and requirement.name not in found:
+                found[requirement.name] = distribution(requirement.name)
+                names.append(requirement.name)
+    return found
+
+
+def test_the_notebook_s_package_is_small_with_all_that_it_needs(notebook: zipfile.ZipFile) -> None:
+    needed = dependencies("event-workbench")
+    assert {"httpx", "msgspec"} <= set(needed)
+    assert {"polars", "pyarrow"} & set(needed) == set()
+    files = [Path(str(file.locate())) for package in needed.values() for file in package.files or ()]
+    installed = sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
+    assert installed + sum(file.file_size for file in notebook.infolist()) < MAX_INSTALLED_BYTES
 
 
 def test_unpacked_wheels_work_without_the_checkout(
