@@ -8,8 +8,10 @@ import asyncio
 import base64
 import hashlib
 import re
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+import msgspec
 from sanic import Blueprint, HTTPResponse, Request, redirect
 
 from api.routes.request import Operation
@@ -38,6 +40,8 @@ _POLICY = (
     "font-src 'self' data:; media-src 'self'; connect-src 'self'; worker-src 'self'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_CACHED_FILES = 64
+_NOT_MODIFIED = 304
 _INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 _NOT_BUILT = b"""<!doctype html>
 <html lang="en">
@@ -65,20 +69,41 @@ async def redirect_to_home(_: Request) -> HTTPResponse:
 
 @blueprint.get("/help/<path:path>")
 @Operation(media="text/html")
-async def serve_file(_: Request, path: str) -> HTTPResponse:
+async def serve_file(request: Request, path: str) -> HTTPResponse:
     """Return a page or another file of the documentation."""
     name = path or "index.html"
-    content = await asyncio.to_thread(_read, name)
-    if content is None:
-        page = await asyncio.to_thread(_read, "404.html") or _NOT_BUILT
-        headers = _HEADERS | {"cache-control": "no-store", "content-security-policy": _policy(page)}
-        return HTTPResponse(page, 404, headers, _MEDIA[".html"])
+    file = await asyncio.to_thread(_read, name)
+    if file is None:
+        page = await asyncio.to_thread(_read, "404.html") or _NO_SITE
+        headers = _HEADERS | {"cache-control": "no-store", "content-security-policy": page.policy}
+        return HTTPResponse(page.content, 404, headers, _MEDIA[".html"])
     media = _MEDIA.get(PurePosixPath(name).suffix, "application/octet-stream")
-    headers = _HEADERS | ({"content-security-policy": _policy(content)} if media == _MEDIA[".html"] else {})
-    return HTTPResponse(content, 200, headers, media)
+    headers = _HEADERS | {"etag": file.etag}
+    if media == _MEDIA[".html"]:
+        headers["content-security-policy"] = file.policy
+    if request.headers.get("if-none-match") == file.etag:
+        return HTTPResponse(None, _NOT_MODIFIED, headers)
+    return HTTPResponse(file.content, 200, headers, media)
 
 
-def _read(name: str) -> bytes | None:
+class _File(msgspec.Struct, frozen=True):
+    """A file of the site, the policy of a page with this content, and the tag of the content."""
+
+    content: bytes
+    policy: str
+    etag: str
+
+
+def _file(content: bytes) -> _File:
+    return _File(content, _policy(content), f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+
+
+@lru_cache(maxsize=_CACHED_FILES)
+def _cached(path: Path, _modified_ns: int) -> _File:
+    return _file(path.read_bytes())
+
+
+def _read(name: str) -> _File | None:
     """Return a file of the site, or None: it does not exist, or is outside of the site."""
     site = next((folder for folder in FOLDERS if folder.is_dir()), None)
     if site is None or "\0" in name:
@@ -86,9 +111,12 @@ def _read(name: str) -> bytes | None:
     path = (site / name).resolve()
     if not path.is_relative_to(site.resolve()) or not path.is_file():
         return None
-    return path.read_bytes()
+    return _cached(path, path.stat().st_mtime_ns)
 
 
 def _policy(page: bytes) -> str:
     digests = (base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _INLINE_SCRIPT.findall(page))
     return _POLICY.format(hashes="".join(f" 'sha256-{digest}'" for digest in dict.fromkeys(digests)))
+
+
+_NO_SITE = _file(_NOT_BUILT)

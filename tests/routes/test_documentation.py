@@ -48,6 +48,16 @@ async def test_a_page_may_run_its_own_scripts_only(service: Service, site: Path)
     assert (policy["default-src"], policy["connect-src"], policy["frame-ancestors"]) == ("'none'", "'self'", "'none'")
 
 
+async def test_a_page_that_a_browser_has_is_not_sent_again(service: Service, site: Path) -> None:
+    url = f"http://127.0.0.1:{service.port}/help/"
+    first = await service.client.get(url)
+    again = await service.client.get(url, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    (site / "index.html").write_text("Another page")
+    changed = await service.client.get(url, headers={"If-None-Match": first.headers["etag"]})
+    assert (changed.status_code, changed.text) == (200, "Another page")
+
+
 @pytest.mark.parametrize(
     "path",
     [
