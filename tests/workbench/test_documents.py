@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.compile(r"^```(python|sql|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-PAGES = ("automations-as-code.md", "client.md", "connections.md", "consent.md", "watch.md")
+PAGES = ("automations-as-code.md", "client.md", "connections.md", "consent.md", "start.md", "watch.md")
 
 
 @pytest.mark.parametrize("document", PAGES)
