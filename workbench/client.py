@@ -265,18 +265,18 @@ class _Sender(threading.Thread):
                     with self._spool.sending(*owner) as is_sender:
                         if is_sender:
                             self._send_all(connection)
-                    self._pause(_TAKE_OVER_INTERVAL_S)
+                    self._pause(_TAKE_OVER_INTERVAL_S)  # not for the last failure: another process may send by now
             except WorkbenchError as error:
                 self._report(error)
             except Exception as error:  # such as the page of a proxy in place of an answer
                 logger.exception("sending failed")
                 self._report(UnknownOutcomeError(f"sending failed: {error!r}"))
-            self._pause(pause_s)
+            self._pause(pause_s, self.failure)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float, failure: WorkbenchError | None = None) -> None:
         """Wait, at most until `flush` or `stop`; for as long as the service asks for, only `stop` ends it."""
-        retry_after_s = min(getattr(self.failure, "retry_after_s", 0.0), _LONGEST_RETRY_AFTER_S)
+        retry_after_s = min(getattr(failure, "retry_after_s", 0.0), _LONGEST_RETRY_AFTER_S)
         if retry_after_s:
             self._stopping.wait(retry_after_s)
         if seconds > retry_after_s:
@@ -305,7 +305,7 @@ class _Sender(threading.Thread):
             if is_any_settled:
                 pause_s = _FIRST_PAUSE_S
             if failures:
-                self._pause(pause_s)
+                self._pause(pause_s, self.failure)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _send_lanes(

@@ -79,7 +79,7 @@ def described_event(event: str | Mapping[str, Any] | None, fields: EventFields |
         "payload": fields.get("payload"),
         "attributes": fields.get("attributes"),
         "occurredAt": occurred_at,
-        "test": fields.get("test") or None,
+        "test": fields.get("test"),
         "idempotencyKey": fields.get("idempotency_key"),
     }
     return described | {name: value for name, value in body.items() if value is not None}

@@ -33,6 +33,7 @@ def test_keywords_and_json_are_the_same_event() -> None:
     changed = event_body(JSON, {"external_id": "u2", "payload": {}, "test": True})
     assert changed == JSON | {"contact": {"externalId": "u2", "walletAddress": "0xa1"}, "payload": {}, "test": True}
     assert described_event(None, {}) == {}
+    assert described_event({"event": "deposit", "test": True}, {"test": False}) == {"event": "deposit", "test": False}
 
 
 @pytest.mark.parametrize(
