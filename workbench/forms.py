@@ -212,7 +212,11 @@ class Forms:
         if trigger.source is not None:  # a start, or a log of a contract
             return [*choice, *fields]
         starting = [name for name in self._catalog.names if name in trigger.names]
-        names = [*trigger.names - set(starting), *starting, *(n for n in self._catalog.names if n not in trigger.names)]
+        names = [
+            *sorted(trigger.names - set(starting)),
+            *starting,
+            *(n for n in self._catalog.names if n not in trigger.names),
+        ]
         event = values.get("event") if values.get("event") in names else (starting or names or [""])[0]
         return [
             *choice,

@@ -108,7 +108,7 @@ def test_an_invalid_environment_variable_is_named(workbench: Run, changes: dict[
 
 
 def wrong_usage(command: str) -> int:
-    """Return the exit code after wrong usage; that of `automations` is 1, because 2 means that `plan` has differences."""
+    """Return the exit code after wrong usage. Of `automations` it is 1, because 2 means that `plan` has differences."""
     return 1 if command == "automations" else 2
 
 

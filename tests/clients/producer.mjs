@@ -12,7 +12,7 @@ async function trackThree(client) {
 }
 
 /** Print the key of each event after it was tracked, until stdin ends; then send all. */
-async function trackUntilTold(client) {
+async function trackUntilStdinEnds(client) {
   let told = false;
   process.stdin.once("end", () => (told = true)).resume();
   for (let number = 0; !told; number += 1) {
@@ -24,5 +24,5 @@ async function trackUntilTold(client) {
 
 const [action, url, key, spool] = process.argv.slice(2);
 const client = new Client({ url, key, spool });
-await { three: trackThree, endless: trackUntilTold }[action](client);
+await { three: trackThree, endless: trackUntilStdinEnds }[action](client);
 await client.close();

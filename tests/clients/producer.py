@@ -19,7 +19,7 @@ def track_three(client: Client) -> None:
     sys.stdout.write(msgspec.json.encode(result).decode())
 
 
-def track_until_told(client: Client) -> None:
+def track_until_stdin_ends(client: Client) -> None:
     """Print the key of each event after it was tracked, until stdin ends; then send all."""
     told = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
@@ -36,4 +36,4 @@ def track_until_told(client: Client) -> None:
 if __name__ == "__main__":
     action, url, key, spool = sys.argv[1:]
     with Client(url, key, spool=spool) as client:
-        {"three": track_three, "endless": track_until_told}[action](client)
+        {"three": track_three, "endless": track_until_stdin_ends}[action](client)
