@@ -53,6 +53,8 @@ WORKERS = 3  # per engine, so that a slow query or mail server does not hold up 
 LEASE = timedelta(minutes=5)
 SECTION_TIMEOUT_S = 60.0
 RETRY_DELAY = timedelta(seconds=30)  # after a lack of slots or of a database
+ERASURE_DELAY = timedelta(minutes=3)  # after an erasure, longer than its contacts keep a page from being stored
+MAX_TRIES = 5  # of a run, if an error of ours, a crash or an erasure ends them
 MAX_PAGE_BYTES = 4_000_000
 
 _log = logging.getLogger("workbench.pages")
@@ -111,23 +113,41 @@ async def run_due(services: PageServices) -> None:
 
 
 async def _continue(services: PageServices, run: ClaimedPageRun) -> None:
-    if run.key_revoked:
-        await _settle(services, run, "failed", error="the key that made the schedule was revoked; schedule it again")
+    if run.key_ended:
+        error = "the key that made the schedule was revoked or has expired; schedule it again"
+        await _settle(services, run, "failed", error=error)
         return
-    if run.html is None:
-        made = await _make(services, run)
-        if made is None:
-            await _settle(services, run, "planned", services.clock.now() + RETRY_DELAY)
-            return
-        run = made
-    await _mail(services, run)
+    if run.tries > MAX_TRIES:
+        # The error of the last try stays; an engine that was killed has left none.
+        await _settle(services, run, "failed", error=run.error or f"{MAX_TRIES} engines ended while they made the page")
+        return
+    try:
+        if run.html is None:
+            made = await _make(services, run)
+            if made is None:
+                return
+            run = made
+        await _mail(services, run)
+    except DatabaseUnavailableError:
+        raise
+    except Exception as error:  # noqa: BLE001  a bug of ours: not repeated for ever, and not unseen
+        _log.exception("page_failed", extra={"org_id": run.org_id, "run_id": run.id})
+        state: PageRunState = "planned" if run.html is None else "sending"
+        await _settle(
+            services,
+            run,
+            state,
+            services.clock.now() + RETRY_DELAY,
+            f"internal error: {type(error).__name__}",
+            again=True,
+        )
 
 
 # --- Making the page
 
 
 async def _make(services: PageServices, run: ClaimedPageRun) -> ClaimedPageRun | None:
-    """Run the queries and store the page; None if that has to be repeated later."""
+    """Run the queries and store the page; None if the claim was lost, or all of it has to be repeated later."""
     made_at = services.clock.now()
     sections = []
     for section in read_sections(run.sections):
@@ -135,6 +155,7 @@ async def _make(services: PageServices, run: ClaimedPageRun) -> ClaimedPageRun |
             sections.append(await _result(services, run, section))
         except (TooManyQueriesError, DatabaseUnavailableError) as error:
             _log.info("page_delayed", extra={"org_id": run.org_id, "run_id": run.id, "reason": type(error).__name__})
+            await _settle(services, run, "planned", services.clock.now() + RETRY_DELAY)
             return None
         if not await _keep_claim(services, run):
             return None
@@ -146,9 +167,13 @@ async def _make(services: PageServices, run: ClaimedPageRun) -> ClaimedPageRun |
         empty = [PageSection(title=run.title, error=failure)]
         html = email_html = page_html(run.title, empty, made_at)
     async with services.database.transaction() as tx:
-        if not await store.store_page(tx, run.org_id, run.id, run.claim, html, email_html, made_at, failure):
-            return None
-        await store.add_page_emails(tx, run.org_id, run.id, len(run.recipients))
+        is_stored = await store.store_page(tx, run.org_id, run.id, run.claim, html, email_html, made_at, failure)
+        if is_stored:
+            await store.add_page_emails(tx, run.org_id, run.id, len(run.recipients))
+    if not is_stored:
+        error = "a contact was erased while the page was made"
+        await _settle(services, run, "planned", services.clock.now() + ERASURE_DELAY, error, again=True)
+        return None
     return msgspec.structs.replace(run, state="sending", html=html, email_html=email_html, made_at=made_at)
 
 
@@ -281,6 +306,9 @@ async def _settle(
     state: PageRunState,
     due_at: datetime | None = None,
     error: str | None = None,
+    *,
+    again: bool = False,
 ) -> None:
+    """End the claim. `again`: it counts as a try that failed."""
     async with services.database.transaction() as tx:
-        await store.settle_page_run(tx, run.org_id, run.id, run.claim, state, due_at, error)
+        await store.settle_page_run(tx, run.org_id, run.id, run.claim, state, due_at, error, again)

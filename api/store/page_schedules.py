@@ -90,13 +90,18 @@ async def plan_page_run(
 
 
 class ClaimedPageRun(msgspec.Struct, frozen=True):
-    """A run with its schedule. `claim`: the number of the lease, without which nothing of the run is written."""
+    """A run with its schedule. `claim`: the number of the lease, without which nothing of the run is written.
+
+    `tries`: claims, with this one, since one ended in order. `key_ended`: the key of the schedule makes no more pages.
+    """
 
     org_id: int
     id: Uuid
     at: datetime
     state: PageRunState
     claim: int
+    tries: int
+    error: str | None
     made_at: datetime | None
     html: str | None
     email_html: str | None
@@ -104,7 +109,7 @@ class ClaimedPageRun(msgspec.Struct, frozen=True):
     sections: Json
     recipients: tuple[str, ...]
     created_by: Uuid
-    key_revoked: bool
+    key_ended: bool
 
 
 @query
@@ -176,6 +181,7 @@ async def settle_page_run(
     state: PageRunState,
     due_at: datetime | None,
     error: str | None,
+    again: bool,
 ) -> None: ...
 
 

@@ -9,7 +9,7 @@ CREATE TABLE workbench.page_schedules (
     timezone    text NOT NULL,
     next_at     timestamptz,                    -- null: never again
     created_at  timestamptz NOT NULL,
-    created_by  uuid NOT NULL,                  -- the key; once it is revoked, no page is made
+    created_by  uuid NOT NULL,                  -- the key; once it is revoked or has expired, no page is made
     PRIMARY KEY (org_id, id)
 );
 
@@ -22,6 +22,7 @@ CREATE TABLE workbench.page_runs (
     state        text NOT NULL CHECK (state IN ('planned', 'sending', 'done', 'failed')),
     due_at       timestamptz,
     claim        integer NOT NULL DEFAULT 0,
+    tries        integer NOT NULL DEFAULT 0,    -- claims since one of them ended in order
     made_at      timestamptz,
     html         text,                          -- the page; null before it is made, and when a contact has been erased since
     email_html   text,                          -- the same without charts

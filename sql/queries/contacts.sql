@@ -204,8 +204,9 @@ WHERE n.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.mer
 UPDATE onchain_events SET contact_id = NULL WHERE org_id = :org_id AND contact_id = :contact_id;
 
 -- forget_pages --
--- Delete the pages that are kept, because each may show values of the contact. Those that are still to be mailed are made again.
-UPDATE page_runs SET html = NULL, email_html = NULL, state = CASE state WHEN 'sending' THEN 'planned' ELSE state END
+-- Delete the pages that are kept, because each may show values of the contact. Those that are still to be mailed are made again,
+-- and a mailing that is under way ends.
+UPDATE page_runs SET html = NULL, email_html = NULL, claim = claim + 1, state = CASE state WHEN 'sending' THEN 'planned' ELSE state END
 WHERE org_id = :org_id AND html IS NOT NULL;
 
 -- erase_dry_runs --

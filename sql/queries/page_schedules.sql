@@ -41,26 +41,35 @@ RETURNING true;
 SELECT org_id, id FROM page_runs WHERE due_at <= :now ORDER BY due_at LIMIT 100;
 
 -- claim_page_run --
--- Take a due run until `lease`; no row if another process has it. `key_revoked`: the key that made the schedule.
+-- Take a due run until `lease`; no row if another process has it. `key_ended`: the key that made the schedule is revoked
+-- or has expired. A page from before an erasure is not returned, also if the process that erased did not delete it.
 WITH taken AS (
-    UPDATE page_runs SET due_at = :lease, claim = claim + 1
+    UPDATE page_runs SET due_at = :lease, claim = claim + 1, tries = tries + 1
     WHERE org_id = :org_id AND id = :run_id AND due_at <= :now
-    RETURNING org_id, id, schedule_id, at, state, claim, made_at, html, email_html
+    RETURNING org_id, id, schedule_id, at, state, claim, tries, error, made_at, html, email_html
+), erased AS (
+    SELECT max(erased_at) + interval '2 minutes' AS until FROM contacts WHERE org_id = :org_id
 )
-SELECT r.org_id, r.id, r.at, r.state, r.claim, r.made_at, r.html, r.email_html, s.title, s.sections, s.recipients, s.created_by,
-       EXISTS (SELECT FROM api_keys k WHERE k.org_id = s.org_id AND k.id = s.created_by AND k.revoked_at IS NOT NULL) AS key_revoked
+SELECT r.org_id, r.id, r.at, r.state, r.claim, r.tries, r.error, r.made_at,
+       CASE WHEN r.made_at <= e.until THEN NULL ELSE r.html END AS html,
+       CASE WHEN r.made_at <= e.until THEN NULL ELSE r.email_html END AS email_html,
+       s.title, s.sections, s.recipients, s.created_by,
+       EXISTS (SELECT FROM api_keys k WHERE k.org_id = s.org_id AND k.id = s.created_by
+               AND (k.revoked_at IS NOT NULL OR k.expires_at <= :now)) AS key_ended
 FROM taken r
-JOIN page_schedules s ON s.org_id = r.org_id AND s.id = r.schedule_id;
+JOIN page_schedules s ON s.org_id = r.org_id AND s.id = r.schedule_id
+CROSS JOIN erased e;
 
 -- keep_page_claim --
 -- Extend a claim; no row if it has ended.
 UPDATE page_runs SET due_at = :lease WHERE org_id = :org_id AND id = :run_id AND claim = :claim AND due_at > :now RETURNING true;
 
 -- store_page --
--- Store the page of a run, unless the claim has ended or a contact was erased while it was made.
+-- Store the page of a run, unless the claim has ended or a contact was erased while it was made. An erasure is dated before
+-- its commit, so the queries may still have seen a contact that was erased up to two minutes before.
 UPDATE page_runs SET state = 'sending', html = :html, email_html = :email_html, made_at = :made_at, error = :error
 WHERE org_id = :org_id AND id = :run_id AND claim = :claim
-    AND NOT EXISTS (SELECT FROM contacts WHERE org_id = :org_id AND erased_at >= :made_at)
+    AND NOT EXISTS (SELECT FROM contacts WHERE org_id = :org_id AND erased_at >= :made_at ::timestamptz - interval '2 minutes')
 RETURNING true;
 
 -- add_page_emails --
@@ -80,8 +89,8 @@ WHERE org_id = :org_id AND run_id = :run_id AND number = :number AND state = 'wa
 RETURNING true;
 
 -- settle_page_run --
--- End a claim: the run is continued at `due_at`, or has ended in a state.
-UPDATE page_runs SET state = :state, due_at = :due_at, error = coalesce(:error, error)
+-- End a claim: the run is continued at `due_at`, or has ended in a state. `again`: the claim counts as a try that failed.
+UPDATE page_runs SET state = :state, due_at = :due_at, error = coalesce(:error, error), tries = CASE WHEN :again THEN tries ELSE 0 END
 WHERE org_id = :org_id AND id = :run_id AND claim = :claim;
 
 -- list_page_runs --
@@ -100,7 +109,9 @@ LIMIT :limit;
 
 -- find_page --
 -- The page that was made for a run; null if it is not kept.
-SELECT html FROM page_runs WHERE org_id = :org_id AND schedule_id = :schedule_id AND id = :run_id;
+SELECT html FROM page_runs
+WHERE org_id = :org_id AND schedule_id = :schedule_id AND id = :run_id
+    AND NOT EXISTS (SELECT FROM contacts WHERE org_id = :org_id AND erased_at >= made_at - interval '2 minutes');
 
 -- delete_old_pages --
 -- Delete runs that were planned some time ago and have ended.

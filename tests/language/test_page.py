@@ -45,6 +45,7 @@ def test_texts_of_customers_are_texts() -> None:
         (("event",), [("a",), ("b",)], 0),
         (("step", "event", "contacts"), [(1, "a", 3), (2, "b", None)], 2),
         (("n",), [], 0),
+        (("event", "events"), [("a", 10**400), ("b", 1)], 0),  # no number that can be drawn
     ],
 )
 def test_a_chart_needs_names_and_numbers(columns: tuple[str, ...], rows: list[tuple[object, ...]], marks: int) -> None:
@@ -61,6 +62,10 @@ def test_a_chart_needs_names_and_numbers(columns: tuple[str, ...], rows: list[tu
         ("at", NOW, "2026-11-27 08:00:00"),
         ("payload", {"a": 1}, '{"a":1}'),
         ("x", None, ""),
+        ("median_seconds", 1e18, "1,000,000,000,000,000,000.00"),
+        ("within_seconds", 10**400, "1.00000e+400"),
+        ("share", float("nan"), "NaN"),
+        ("n", Decimal("Infinity"), "Infinity"),
     ],
 )
 def test_cells(column: str, value: object, text: str) -> None:

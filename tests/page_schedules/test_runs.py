@@ -209,15 +209,50 @@ async def test_an_erasure_deletes_kept_pages_and_one_that_was_not_mailed_is_made
     assert "secret-name" not in str(team.emails[0])
 
 
-async def test_a_revoked_key_mails_nothing_any_more(team: Mailing) -> None:
-    schedule_id = await team.schedule()
-    await team.org.service.rows("UPDATE api_keys SET revoked_at = now() WHERE org_id = %s", team.org.id)
+@pytest.mark.parametrize("column", ["revoked_at", "expires_at"])
+async def test_a_revoked_or_rolled_key_mails_nothing_any_more(team: Mailing, column: str) -> None:
+    await team.schedule()
+    await team.org.service.rows(f"UPDATE api_keys SET {column} = now() WHERE org_id = %s", team.org.id)
     team.clock.ahead = DAY
     await team.work()
     rows = await team.org.rows("state, error", "page_runs")
-    reason = "the key that made the schedule was revoked; schedule it again"
+    reason = "the key that made the schedule was revoked or has expired; schedule it again"
     assert (rows, team.emails) == ([("failed", reason)], [])
-    assert schedule_id
+
+
+async def test_a_run_that_fails_unexpectedly_is_tried_five_times_and_then_says_why(team: Mailing) -> None:
+    schedule_id = await team.schedule()
+    await team.org.service.rows("UPDATE page_schedules SET sections = '[{}]' WHERE org_id = %s", team.org.id)
+    states = []
+    for number in range(6):
+        team.clock.ahead = DAY + timedelta(seconds=31 * number)
+        await team.work()
+        (run,) = await team.runs(schedule_id)
+        states.append(run["state"])
+        assert run["error"] == "internal error: ValidationError"
+    assert states == ["planned"] * 5 + ["failed"]
+
+
+async def test_a_page_from_before_an_erasure_by_an_older_process_is_neither_shown_nor_mailed(team: Mailing) -> None:
+    schedule_id = await team.schedule()
+    assert (await team.org.post({"event": "x", "contact": {"externalId": "u1"}}))[0] == 202
+    team.answer("451 later")
+    team.clock.ahead = DAY
+    await team.work()
+    await team.org.service.rows("UPDATE page_runs SET email_html = 'old', html = 'old' WHERE org_id = %s", team.org.id)
+    (run,) = await team.runs(schedule_id)
+    assert (await team.call("GET", f"/{schedule_id}/runs/{run['id']}"))[1] == {"html": "old"}
+    statement = "UPDATE contacts SET erased_at = now() + interval '1 day' WHERE org_id = %s"
+    await team.org.service.rows(statement, team.org.id)
+    assert (await team.call("GET", f"/{schedule_id}/runs/{run['id']}"))[0] == 404
+    team.answer("250 OK")
+    team.clock.ahead = DAY + timedelta(seconds=61)
+    await team.work()  # the contact may still be in what the queries see
+    assert (await team.runs(schedule_id))[0]["error"] == "a contact was erased while the page was made"
+    team.clock.ahead = DAY + timedelta(seconds=300)
+    await team.work()
+    (run,) = await team.runs(schedule_id)
+    assert (run["state"], len(team.emails), "old" in str(team.emails[0])) == ("done", 1, False)
 
 
 @pytest.mark.parametrize(
