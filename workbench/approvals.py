@@ -6,6 +6,7 @@ import msgspec
 
 from workbench.connection import Connection
 from workbench.display.html import TableSequence, TableView, moment, table_columns
+from workbench.display.words import quantity
 from workbench.errors import InvalidArgumentError, usage_example
 from workbench.language.responses import ApprovalView
 
@@ -13,11 +14,18 @@ from workbench.language.responses import ApprovalView
 class Approval(ApprovalView, frozen=True, rename="camel"):
     """A publication that a key proposes. `receipts`: what the server found out about it."""
 
-    def facts(self) -> str:
+    def summary(self) -> str:
         """Return the numbers of the receipts in one line."""
         results: dict[str, dict[str, Any]] = {receipt.kind: receipt.result for receipt in self.receipts}
         backtest, warnings = results.get("backtest", {}), results.get("check", {}).get("warnings", ())
-        parts = [f"{backtest.get('entered', 0)} of {backtest['sampled']} recent events enter"] if backtest else []
+        impact = results.get("impact", {})
+        audience, planned = impact.get("audience"), impact.get("planned", {})
+        parts = [f"reaches {quantity(audience['contacts'], 'contact')}"] if audience else []
+        if planned.get("broadcasts"):
+            parts += [f"{quantity(planned['broadcasts'], 'broadcast')} to {quantity(planned['contacts'], 'contact')}"]
+        if backtest:
+            entered = f"{backtest.get('entered', 0)} of {backtest['sampled']} recent events enter"
+            parts += [entered if backtest["sampled"] else "no recent event was there to simulate"]
         parts += [f"{number} {channel} messages" for channel, number in backtest.get("messages", {}).items()]
         parts += [f"{len(warnings)} warnings"] if warnings else []
         return ", ".join(parts)
@@ -47,7 +55,7 @@ class Approvals(TableSequence[Approval]):
 
     def _view(self) -> TableView:
         rows = [
-            (item.automation, item.requested_by, moment(item.requested_at), item.state, item.facts(), item.id)
+            (item.automation, item.requested_by, moment(item.requested_at), item.state, item.summary(), item.id)
             for item in self
         ]
         columns = table_columns("automation", "proposed by", "at (UTC)", "state", "receipts", "id")

@@ -142,14 +142,14 @@ async def record_all(
 
 
 async def create(database: Database, author: Author, draft: NewAutomation) -> AutomationRow:
-    new_id, now = uuid7(author.now_us), author.now
+    new_id, now, active = uuid7(author.now_us), author.now, draft.active is not False
     row = AutomationRow(
         org_id=author.org_id,
         id=new_id,
         name=draft.name_or_default,
         trigger_spec=msgspec.Raw(draft.trigger_spec),
         graph=msgspec.Raw(draft.graph),
-        active=draft.active,
+        active=active,
         published_version=None,
         revision=1,
         archived_at=None,
@@ -158,7 +158,7 @@ async def create(database: Database, author: Author, draft: NewAutomation) -> Au
     )
     async with database.transaction() as tx:
         await run(tx, share_steps(author.org_id))
-        row, detail = await _heed_stop(tx, author, row, {"name": row.name, "active": draft.active})
+        row, detail = await _heed_stop(tx, author, row, {"name": row.name, "active": active})
         stored = await store.insert_automation(tx, row)
         await record(tx, author, "automation.create", new_id, detail)
         await store.bump_epoch(tx, author.org_id)
@@ -166,9 +166,12 @@ async def create(database: Database, author: Author, draft: NewAutomation) -> Au
 
 
 async def update(
-    database: Database, author: Author, automation_id: str, edit: AutomationEdit
+    database: Database, author: Author, automation_id: str, edit: AutomationEdit, *, proposes: bool = False
 ) -> AutomationRow | Refusal:
-    """Change the draft; refused unless it is at the revision that the edit started from."""
+    """Change the draft; refused unless it is at the revision that the edit started from.
+
+    `proposes`: nothing of the change may take effect before a publication.
+    """
 
     @retry_conflicts
     async def change() -> _Stopped | Refusal:
@@ -176,6 +179,8 @@ async def update(
             row = await _lock(tx, author, automation_id, edit.revision)
             if isinstance(row, Refusal):
                 return row
+            if proposes and edit.trigger_spec is not None and row.active and row.published_version is None:
+                return conflict("the trigger of this draft starts entries already: a change needs automations:write")
             cancelled, last = 0, None
             if edit.active is False:
                 cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
@@ -209,8 +214,15 @@ class NewMove(msgspec.Struct, frozen=True):
     patience: timedelta
 
 
-Permit = Callable[[Transaction, Author, AutomationRow, AutomationRow], Awaitable[Refusal | None]]
-"""Decides on a publication of an automation, under its lock, by the draft with its pins; None: it may be published."""
+class Permission(msgspec.Struct, frozen=True):
+    """A publication that is allowed. `detail`: for the audit log. `activates`: it also activates the automation."""
+
+    detail: dict[str, Any] = {}
+    activates: bool = False
+
+
+Permit = Callable[[Transaction, Author, AutomationRow, AutomationRow], Awaitable[Refusal | Permission]]
+"""Decides on a publication of an automation, under its lock, by the draft with its pins."""
 
 
 async def publish(
@@ -249,13 +261,16 @@ async def publish(
             if live is not None and _same_specs(live, draft):
                 await _plan_move(tx, author, row, move)
                 return row
-            if permit is not None and (refusal := await permit(tx, author, row, draft)) is not None:
-                return refusal
+            permission = Permission() if permit is None else await permit(tx, author, row, draft)
+            if isinstance(permission, Refusal):
+                return permission
             published = await _add_version(tx, author, row, live, draft)
             if isinstance(published, Refusal):
                 return published
             await _plan_move(tx, author, published, move)
-            detail: dict[str, Any] = {"version": published.published_version}
+            if permission.activates:
+                published = msgspec.structs.replace(published, active=True)
+            detail: dict[str, Any] = {"version": published.published_version, **permission.detail}
             if move is not None:
                 detail |= {"move": move.id, "mode": move.mode}
             return await _write(tx, author, published, "automation.publish", detail)

@@ -33,7 +33,9 @@ class NewAutomation(Body, frozen=True, rename="camel", kw_only=True):
     name: Annotated[Name, Meta(description="By default the names of its events.")] | None = None
     trigger_spec: TriggerText
     graph: GraphText = EMPTY_GRAPH
-    active: bool = True
+    active: (
+        Annotated[bool, Meta(description="By default true, and false for a key without automations:write.")] | None
+    ) = None
 
     @property
     def name_or_default(self) -> str:

@@ -23,6 +23,7 @@ import msgspec
 
 from api.automations.automations import (
     Author,
+    Permission,
     Refusal,
     check_recent_wallets,
     conflict,
@@ -34,18 +35,22 @@ from api.automations.automations import (
 from api.automations.body import diagnostics, publication_errors
 from api.automations.trial import Trial, TrialContext, UnsavedTrialBody, simulate_trial
 from api.automations.views import impact_view
+from api.channels.webhook import WEBHOOKS
 from api.clock import monotonic_ns, uuid7
 from api.store import automations
 from api.store import receipts as store
 from api.store.automations import AutomationRow
-from api.store.broadcasts import list_newest_recipients
+from api.store.broadcasts import count_recipients, list_newest_recipients
 from api.store.contacts import contact_state, find_contact, identifiers_of
 from api.store.database import Database, Transaction
 from api.store.events import count_events, list_newest_events
 from api.store.receipts import ApprovalRow, ListedApproval
+from workbench.language.actions import SendWebhook
 from workbench.language.channel import channel_of
 from workbench.language.codec import decode, encode
 from workbench.language.event import Identifiers
+from workbench.language.graph import Graph, read_graph
+from workbench.language.redact import prints_address
 from workbench.language.responses import ApprovalState, ApprovalView, ReceiptKind, ReceiptView
 from workbench.language.simulate import Trace
 from workbench.language.starts import StartSource
@@ -86,7 +91,7 @@ async def issue(
         case "backtest":
             result = await _backtest(database, context, author, draft)
         case _:
-            result = await _impact(database, draft)
+            result = await _impact(database, author, draft)
     if isinstance(result, Refusal):
         return result
     again = await _read(database, author, automation_id)
@@ -117,16 +122,30 @@ async def _check(database: Database, author: Author, draft: AutomationRow) -> di
     return {"warnings": msgspec.to_builtins(warnings)}
 
 
-async def _impact(database: Database, draft: AutomationRow) -> dict[str, Any]:
+async def _impact(database: Database, author: Author, draft: AutomationRow) -> dict[str, Any]:
+    """Count the entries that are under way, and the contacts that the new version reaches by itself."""
+    trigger, org_id = read_trigger(decode(draft.trigger_spec)), draft.org_id
+    source = trigger.source if isinstance(trigger, Trigger) else None
     async with database.transaction() as tx:
-        earlier = await automations.count_entries_of_other_versions(tx, draft.org_id, draft.id, draft.published_version)
-    return msgspec.to_builtins(impact_view(earlier, active=draft.active)) | {"active": draft.active}  # type: ignore[no-any-return]
+        earlier = await automations.count_entries_of_other_versions(tx, org_id, draft.id, draft.published_version)
+        active = draft.active or bool(await store.is_new_proposal(tx, org_id, draft.id, author.key_id))
+        broadcasts, recipients = await store.count_planned_recipients(tx, org_id, draft.id)
+        audience = None
+        if isinstance(source, StartSource) and source.type != "broadcast":
+            segment = source.segment or ""
+            contacts = (await count_recipients(tx, org_id, segment, 0, author.now)).contacts
+            audience = {"segment": source.segment, "contacts": contacts}
+    impact: dict[str, Any] = msgspec.to_builtins(impact_view(earlier, active=active))
+    planned = {"broadcasts": broadcasts, "contacts": recipients}
+    return impact | {"active": active, "audience": audience, "planned": planned}
 
 
 async def _backtest(
     database: Database, context: TrialContext, author: Author, draft: AutomationRow
 ) -> dict[str, Any] | Refusal:
     """Simulate the draft for recent events, or for the newest contacts of a segment, and return numbers."""
+    if not context.reads_contacts:
+        return conflict("a backtest plays stored contacts: the key needs sql:read or contacts:read")
     trigger = read_trigger(decode(draft.trigger_spec))
     assert isinstance(trigger, Trigger), "publishing refuses other triggers"
     if trigger.log_source is not None:
@@ -140,7 +159,7 @@ async def _backtest(
     for event, now in await _sample(database, context, author, trigger):
         if monotonic_ns() - begun_ns > _SAMPLE_TIMEOUT_S * 1e9:
             break
-        trace = await simulate_trial(database, context, body, Trial(encode(event), None, now))
+        trace = await simulate_trial(database, context, body, Trial(encode(event), None, now, is_stored_event=True))
         counts["sampled"] += 1
         if not isinstance(trace, Trace):
             counts["refused"] += 1
@@ -199,41 +218,70 @@ def _contact(identifiers: Identifiers) -> dict[str, str]:
 # --- Publishing
 
 
-async def permit(tx: Transaction, author: Author, row: AutomationRow, draft: AutomationRow) -> Refusal | None:
-    """Return why a key that may only propose cannot publish this draft now, or None. The automation is locked."""
+async def permit(tx: Transaction, author: Author, row: AutomationRow, draft: AutomationRow) -> Refusal | Permission:
+    """Allow a key that may only propose to publish this draft now, or say why not. The automation is locked."""
     digest = content_hash(draft, row.published_version)
     subject = author.org_id, row.id, digest, author.key_id
     valid = {receipt.kind for receipt in await store.list_receipts(tx, *subject, author.now - VALID_FOR)}
     if missing := [kind for kind in KINDS if kind not in valid]:
         path = f"POST /api/v1/automations/{row.id}/receipts"
         return conflict(f"this key publishes with receipts, and this draft lacks: {', '.join(missing)} ({path})")
-    if not await store.asks_for_approvals(tx, author.org_id):
-        return None
-    expired = author.now - APPROVED_FOR
-    await store.ask_for_approval(tx, author.org_id, uuid7(author.now_us), *subject[1:], author.now, expired)
+    activates = bool(await store.is_new_proposal(tx, author.org_id, row.id, author.key_id))
+    detail: dict[str, Any] = {"contentHash": digest.hex()} | ({"active": True} if activates else {})
+    reasons = await _reasons_for_approval(tx, author.org_id, draft)
+    if not reasons and not await store.asks_for_approvals(tx, author.org_id):
+        return Permission(detail, activates)
+    expired, approval_id = author.now - APPROVED_FOR, uuid7(author.now_us)
+    if await store.ask_for_approval(tx, author.org_id, approval_id, *subject[1:], author.now, expired):
+        proposed = {"contentHash": digest.hex(), "receipts": list(KINDS), "reasons": reasons}
+        await record(tx, author, "automation.propose", row.id, proposed)
     approval = await store.find_approval(tx, *subject)
     assert approval is not None
     match approval.state:
         case "approved":
-            return None
+            return Permission(detail | {"approval": approval.id}, activates)
         case "rejected":
             return conflict("another person rejected this publication; change the draft")
         case "waiting":
-            return conflict("the publication waits for the approval of another person (wb.approvals)")
+            because = f", because {'; '.join(reasons)}" if reasons else ""
+            return conflict(f"the publication waits for the approval of another person (wb.approvals){because}")
+
+
+async def _reasons_for_approval(tx: Transaction, org_id: int, draft: AutomationRow) -> list[str]:
+    """Return why a person has to approve this draft, also where the organization does not ask for approvals.
+
+    What a draft sends or writes may carry addresses to the agent: by a webhook, by an attribute that SQL shows, by a
+    link or an image in an email.
+    """
+    graph = await asyncio.to_thread(read_graph, decode(draft.graph))
+    assert isinstance(graph, Graph), "publishing refuses other graphs"
+    reasons = await asyncio.to_thread(
+        lambda: [f"step {node.id} prints the email address" for node in graph.nodes if prints_address(node.action)]
+    )
+    is_used = WEBHOOKS.address.is_used
+    assert is_used is not None
+    for node in graph.nodes:
+        if isinstance(node.action, SendWebhook) and not await is_used(tx, org_id, node.action.url):
+            reasons.append(f"step {node.id} sends to a host that no published automation sends to")
+    return reasons
 
 
 async def decide(database: Database, author: Author, approval_id: str, state: ApprovalState) -> ApprovalRow | Refusal:
-    """Approve or reject a publication, as it is proposed and as long as the draft has this content."""
+    """Approve or reject a publication, as it is proposed and as long as the draft has this content.
+
+    An approval is withdrawn by a rejection until the draft is published.
+    """
     async with database.transaction() as tx:
         approval = await store.lock_approval(tx, author.org_id, approval_id)
         if approval is None:
             return unknown("approval")
-        if approval.state != "waiting":
+        if approval.state == "rejected" or approval.state == state:
             return conflict(f"this publication is {approval.state} already")
         read = await _read_in(tx, author, approval.automation_id)
+        is_current = not isinstance(read, Refusal) and read[1] == approval.content_hash
+        if not is_current and (state == "approved" or approval.state == "approved"):
+            return conflict("the draft was published or changed since; what was proposed cannot be published any more")
         if state == "approved":
-            if isinstance(read, Refusal) or read[1] != approval.content_hash:
-                return conflict("the draft was changed since; what was proposed cannot be published any more")
             writers = await store.list_draft_authors(tx, author.org_id, approval.automation_id)
             if author.key_id in writers | {approval.requested_by}:
                 return conflict("this key wrote or proposed the draft: another person has to approve it")

@@ -108,7 +108,8 @@ class Trial(msgspec.Struct, frozen=True):
     """An event to try at `now`, and later events. `contact` None: the stored contact with the event's identifiers.
 
     `event`: its description as JSON; the trigger decides how it is read. `until`: the time to stop at; None: when the
-    entry has ended. `locale`: as in `TrialBody`.
+    entry has ended. `locale`: as in `TrialBody`. `is_stored_event`: the caller did not send the event, so its addresses
+    are as those of the stored contact.
     """
 
     event: bytes
@@ -118,6 +119,7 @@ class Trial(msgspec.Struct, frozen=True):
     later: tuple[ScheduledEvent, ...] = ()
     until: datetime | None = None
     locale: str | None = None
+    is_stored_event: bool = False
 
 
 class PreparedTrial(msgspec.Struct, frozen=True):
@@ -129,11 +131,17 @@ class PreparedTrial(msgspec.Struct, frozen=True):
 
 
 class TrialContext(msgspec.Struct, frozen=True):
-    """The organization, and how the caller sees addresses that it did not send."""
+    """The organization, and what the caller sees of contacts that it did not describe.
+
+    `decides_by_masks`: conditions and texts get the masked address, too, so that no series of trials spells an address
+    out. `reads_contacts`: without it, the contact of an event is a new one.
+    """
 
     org_id: int
     show: EmailDisplay
     retries: RetryPolicy
+    decides_by_masks: bool = False
+    reads_contacts: bool = True
 
 
 class TrialView(Trace, frozen=True, rename="camel", kw_only=True):
@@ -208,7 +216,9 @@ async def prepare(
     if trial.contact is not None:
         return PreparedTrial(automation, trial.contact, event)
     async with database.transaction() as tx:
-        contact = await find_contact_state(tx, context.org_id, context.show.keys, event.identifiers)
+        contact = None
+        if context.reads_contacts:
+            contact = await find_contact_state(tx, context.org_id, context.show.keys, event.identifiers)
         sent = [event.identifiers, *(item.event.identifiers for item in trial.later)]
         owners = await find_owners(tx, context.org_id, context.show.keys, sent)
         if contact is None:
@@ -223,12 +233,23 @@ async def prepare(
 
 
 def run(prepared: PreparedTrial, context: TrialContext, trial: Trial) -> Trace:
-    """Simulate with the true values, as the engine would, and return what the caller may see of the result."""
+    """Simulate with the true values, as the engine would, and return what the caller may see of the result.
+
+    For a caller that decides by masks, simulate with the masked values alone.
+    """
     contact, email = prepared.contact, prepared.contact.identifiers.email
     simulation = SimulationInput(
         prepared.history, trial.later, context.retries, until=trial.until, report_bug=log_bug, owners=prepared.owners
     )
-    was_sent_by_caller = trial.contact is not None or email == prepared.event.identifiers.email
+    was_sent_by_caller = trial.contact is not None or (
+        email == prepared.event.identifiers.email and not trial.is_stored_event
+    )
+    if context.decides_by_masks and not context.show.clear and not was_sent_by_caller:
+        event = prepared.event
+        for address in {email, event.identifiers.email if trial.is_stored_event else None} - {None}:
+            event = without_email(event, address) if trial.is_stored_event else event
+            contact = without_email(contact, address)
+        return simulate(prepared.automation, event, contact, trial.now, simulation)
     if email is None or context.show.clear or was_sent_by_caller:
         return simulate(prepared.automation, prepared.event, contact, trial.now, simulation)
     # Decided with the true address, shown with the masked one (docs/decisions/0040).

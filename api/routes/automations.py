@@ -135,7 +135,11 @@ class ResumeBody(Body, frozen=True):
 @blueprint.post("/automations")
 @Operation(DRAFT, status=201)
 async def create(request: Request, body: NewAutomation) -> AutomationView:
-    """Create an automation."""
+    """Create an automation. Without automations:write it is inactive until its first publication."""
+    if "automations:write" not in principal_of(request).scopes:
+        if body.active:
+            raise RequestRefusedError(403, "this key lacks the scope automations:write, which `active` needs")
+        body = msgspec.structs.replace(body, active=False)
     return await _view(await automations.create(services(request).database, author_of(request), body))
 
 
@@ -163,9 +167,11 @@ async def read(request: Request, automation_id: str) -> AutomationView:
 @Operation(DRAFT)
 async def update(request: Request, automation_id: str, body: AutomationEdit) -> AutomationView:
     """Change the draft; 409 unless `revision` is the current one. `active` needs automations:write."""
-    if body.active is not None and "automations:write" not in principal_of(request).scopes:
+    proposes = "automations:write" not in principal_of(request).scopes
+    if body.active is not None and proposes:
         raise RequestRefusedError(403, "this key lacks the scope automations:write, which `active` needs")
-    return await _view(await automations.update(services(request).database, author_of(request), automation_id, body))
+    author, database = author_of(request), services(request).database
+    return await _view(await automations.update(database, author, automation_id, body, proposes=proposes))
 
 
 @blueprint.post("/automations/<automation_id:str>/publish")
@@ -214,7 +220,7 @@ async def approve(request: Request, approval_id: str) -> DecidedApproval:
 @blueprint.post("/approvals/<approval_id:str>/reject")
 @Operation(PUBLISH)
 async def reject(request: Request, approval_id: str) -> DecidedApproval:
-    """Reject a publication."""
+    """Reject a publication, also an approved one until it is published."""
     return await _decide(request, approval_id, "rejected")
 
 
@@ -481,4 +487,8 @@ def _move_services(request: Request) -> MoveServices:
 
 def _trial_context(request: Request) -> TrialContext:
     retries = RetryPolicy(services(request).settings.retry_delays)
-    return TrialContext(principal_of(request).org_id, email_display(request), retries)
+    principal, show = principal_of(request), email_display(request)
+    if "automations:write" in principal.scopes:
+        return TrialContext(principal.org_id, show, retries)
+    reads_contacts = not {"contacts:read", "sql:read"}.isdisjoint(principal.scopes)
+    return TrialContext(principal.org_id, show, retries, decides_by_masks=True, reads_contacts=reads_contacts)

@@ -93,8 +93,8 @@ async def ask_for_approval(
     key_id: Uuid,
     now: datetime,
     expired: datetime,
-) -> None:
-    """Ask for an approval, again if the decision is from before `expired`."""
+) -> bool:
+    """Ask for an approval, again if the decision is from before `expired`; False if it was asked for already."""
 
 
 @query
@@ -109,6 +109,16 @@ async def decide_approval(
 
 @query
 async def list_approvals(tx: Transaction, org_id: int, limit: int) -> list[ListedApproval]: ...
+
+
+@query
+async def is_new_proposal(tx: Transaction, org_id: int, automation_id: Uuid, key_id: Uuid) -> bool | None:
+    """Return whether this key made the automation, and nothing was published, activated or deactivated since."""
+
+
+@query
+async def count_planned_recipients(tx: Transaction, org_id: int, automation_id: Uuid) -> tuple[int, int]:
+    """Return the number of broadcasts that are planned or running, and of the contacts that they still start."""
 
 
 @query

@@ -24,12 +24,13 @@ SELECT id, automation_id, content_hash, requested_by, requested_at, state, decid
 WHERE org_id = :org_id AND automation_id = :automation_id AND content_hash = :content_hash AND requested_by = :key_id;
 
 -- ask_for_approval --
--- Ask for an approval, again if a decision is too old.
+-- Ask for an approval, again if a decision is too old; no row if it was asked for already.
 INSERT INTO approvals (org_id, id, automation_id, content_hash, requested_by, requested_at, state)
 VALUES (:org_id, :approval_id, :automation_id, :content_hash, :key_id, :now, 'waiting')
 ON CONFLICT (org_id, automation_id, content_hash, requested_by)
 DO UPDATE SET requested_at = excluded.requested_at, state = 'waiting', decided_by = NULL, decided_at = NULL
-    WHERE approvals.decided_at < :expired;
+    WHERE approvals.decided_at < :expired
+RETURNING true;
 
 -- lock_approval --
 SELECT id, automation_id, content_hash, requested_by, requested_at, state, decided_by, decided_at FROM approvals
@@ -37,7 +38,7 @@ WHERE org_id = :org_id AND id = :approval_id FOR UPDATE;
 
 -- decide_approval --
 UPDATE approvals SET state = :state, decided_by = :key_id, decided_at = :now
-WHERE org_id = :org_id AND id = :approval_id AND state = 'waiting';
+WHERE org_id = :org_id AND id = :approval_id AND state <> 'rejected';
 
 -- list_approvals --
 -- The newest approvals, with the names of the automation and of the key that asked.
@@ -58,6 +59,18 @@ WHERE org_id = :org_id AND subject_id = :automation_id AND action IN ('automatio
         SELECT max(id::text) FROM audit_log
         WHERE org_id = :org_id AND subject_id = :automation_id AND action IN ('automation.publish', 'automation.rollback')
     ), '00000000-0000-0000-0000-000000000000')::uuid;
+
+-- is_new_proposal --
+-- Whether a key made an automation that was neither published nor activated or deactivated since.
+SELECT coalesce(bool_or(action = 'automation.create' AND key_id = :key_id), false)
+    AND NOT coalesce(bool_or(action IN ('automation.publish', 'automation.activate', 'automation.deactivate')
+        OR action = 'automation.update' AND detail -> 'active' IS NOT NULL), false)
+FROM audit_log WHERE org_id = :org_id AND subject_id = :automation_id;
+
+-- count_planned_recipients --
+-- The broadcasts of an automation that are planned or running, and the contacts that they have not started yet.
+SELECT count(*), coalesce(sum(greatest(contacts - entries, 0)), 0)::bigint FROM broadcasts
+WHERE org_id = :org_id AND automation_id = :automation_id AND state IN ('planned', 'running');
 
 -- delete_old_receipts --
 DELETE FROM receipts

@@ -17,7 +17,7 @@ def refused(body: bytes) -> list[str]:
 def test_specs_stay_the_text_that_was_sent() -> None:
     spec = b'{"type":"app_event", "filters":[{"path":"a","operator":"eq","value":1.10}]}'
     assert read_body(NewAutomation, b'{"name":"n","triggerSpec":%b,"x":1}' % spec) == NewAutomation(
-        name="n", trigger_spec=spec, graph=b'{"nodes":[],"edges":[]}', active=True
+        name="n", trigger_spec=spec, graph=b'{"nodes":[],"edges":[]}'
     )
 
 

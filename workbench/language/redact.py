@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from workbench.language.actions import Action, LocalizedMessage, texts_in
+from workbench.language.actions import Action, LocalizedMessage, SendWebhook, templates_in, texts_in
 from workbench.language.channel import Channel, channel_of
 from workbench.language.codec import Json, decode, encode
 from workbench.language.decision import Decision
@@ -109,6 +109,13 @@ def redact_texts(channel: Channel, action: Action | None, columns: Mapping[str, 
             template = next((text for text in templates if any(map(_reads_address, texts_in(text)))), template)
         redacted[channel.columns[name]] = _redact_text(template, text) if is_sender else UNSEEN
     return redacted
+
+
+def prints_address(action: Action) -> bool:
+    """Return whether what an action sends or writes may contain the address of the contact."""
+    if isinstance(action, SendWebhook) and action.body is None:  # the event with its identifiers
+        return True
+    return any(map(_reads_address, templates_in(action)))
 
 
 def _redact_text(template: Json, text: str) -> str:
