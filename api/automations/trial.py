@@ -246,9 +246,10 @@ def run(prepared: PreparedTrial, context: TrialContext, trial: Trial) -> Trace:
     )
     if context.decides_by_masks and not context.show.clear and not was_sent_by_caller:
         event = prepared.event
-        for address in {email, event.identifiers.email if trial.is_stored_event else None} - {None}:
-            event = without_email(event, address) if trial.is_stored_event else event
-            contact = without_email(contact, address)
+        for address in (email, event.identifiers.email if trial.is_stored_event else None):
+            if address is not None:
+                event = without_email(event, address) if trial.is_stored_event else event
+                contact = without_email(contact, address)
         return simulate(prepared.automation, event, contact, trial.now, simulation)
     if email is None or context.show.clear or was_sent_by_caller:
         return simulate(prepared.automation, prepared.event, contact, trial.now, simulation)

@@ -171,8 +171,8 @@ async def _make(services: PageServices, run: ClaimedPageRun) -> ClaimedPageRun |
         if is_stored:
             await store.add_page_emails(tx, run.org_id, run.id, len(run.recipients))
     if not is_stored:
-        error = "a contact was erased while the page was made"
-        await _settle(services, run, "planned", services.clock.now() + ERASURE_DELAY, error, again=True)
+        reason = "a contact was erased while the page was made"
+        await _settle(services, run, "planned", services.clock.now() + ERASURE_DELAY, reason, again=True)
         return None
     return msgspec.structs.replace(run, state="sending", html=html, email_html=email_html, made_at=made_at)
 

@@ -28,7 +28,7 @@ UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 _MAX_BARS = 30
 _MAX_COLUMNS = 120  # of a chart over time
-_MAX_SECONDS = 10**11  # 3,000 years; a duration has at most 999,999,999 days
+_DURATION_DIGITS = 11  # of seconds: 3,000 years; a duration has at most 999,999,999 days
 _MAX_DIGITS = 40  # Postgres has numbers of 131,072 digits, which no float holds and no cell shows
 _SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"})
 _SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
@@ -101,7 +101,7 @@ def cell_text(column: str, value: Any) -> str:
             return value.isoformat()
         case int() | float() | Decimal() if not _fits(value):
             return f"{Decimal(value):.6g}"
-        case int() | float() | Decimal() if column in _SECONDS and abs(value) < _MAX_SECONDS:
+        case int() | float() | Decimal() if column in _SECONDS and _fits(value, _DURATION_DIGITS):
             return duration(timedelta(seconds=round(value)))
         case int() | float() | Decimal() if column in _SHARES:
             return f"{value:.1%}"
@@ -192,10 +192,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and _fits(value)
 
 
-def _fits(value: float | Decimal) -> bool:
+def _fits(value: float | Decimal, digits: int = _MAX_DIGITS) -> bool:
     """Return whether a number is finite and short enough for a cell and a chart."""
     number = Decimal(value)
-    return number.is_finite() and number.adjusted() < _MAX_DIGITS
+    return number.is_finite() and number.adjusted() < digits
 
 
 def _bars(values: list[float], texts: list[str], shown: list[str]) -> tuple[Markup, int]:
