@@ -1,6 +1,6 @@
 """Live ingest, and parts of what it stores, with the fixtures of `tests/ingest`."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -72,8 +72,10 @@ class Parts(msgspec.Struct):
 
 
 @pytest.fixture
-def parts(acme: Org, tmp_path: Path) -> Parts:
-    return Parts(acme, tmp_path, datetime(2026, 11, 27, tzinfo=UTC))
+async def parts(acme: Org, tmp_path: Path) -> AsyncIterator[Parts]:
+    """The parts of an organization, which are dropped at the end: doctor and metrics look at all organizations."""
+    yield (opened := Parts(acme, tmp_path, datetime(2026, 11, 27, tzinfo=UTC)))
+    await build.drop(opened.database, opened.folder, acme.id, opened.now)
 
 
 def events(count: int, first: int = 0, contacts: int = 7) -> Iterable[dict[str, object]]:
