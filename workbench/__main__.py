@@ -87,8 +87,7 @@ def _serve_agent(connection: Connection) -> int:
     except ModuleNotFoundError as error:
         if error.name != "mcp":
             raise
-        sys.stderr.write('workbench: mcp is not installed. pip install "event-workbench[mcp]"\n')
-        return 1
+        raise MissingDependencyError('mcp is not installed: pip install "event-workbench[mcp]"') from None
     server(connection).run("stdio")
     return 0
 

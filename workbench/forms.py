@@ -18,7 +18,7 @@ from workbench.connection import Connection
 from workbench.display.payload import python_number
 from workbench.display.widgets import Content, FormWindow, show
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError
-from workbench.language.codec import MalformedJsonError, decode, encode
+from workbench.language.codec import MalformedJsonError, decode, encode, printable
 from workbench.language.payload_schema import PropertyPath
 from workbench.reports import Reports
 
@@ -282,7 +282,7 @@ class ShownForms:
         show(self._display_(), "")
 
     def __repr__(self) -> str:
-        return f"A form: {_FORMS[self._name].title}" if self._name else "The forms of Event Workbench"
+        return printable(f"A form: {_FORMS[self._name].title}" if self._name else "The forms of Event Workbench")
 
 
 def _described(name: str) -> Content:

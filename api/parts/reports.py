@@ -32,7 +32,7 @@ _TURN_INTERVAL_S = 0.02
 _log = logging.getLogger("workbench.parts")
 
 
-class BusyError(Exception):
+class CountingBusyError(Exception):
     """Other reports are being counted."""
 
 
@@ -65,7 +65,7 @@ class ReportCounter:
                 counts = await self._ask(request, self._data_dir)
         except TimeoutError:
             raise QueryTimeoutError(f"the report took longer than {COUNT_TIMEOUT_S:g} s") from None
-        except (BusyError, OSError) as error:  # a folder may be removed at any moment
+        except (CountingBusyError, OSError) as error:  # a folder may be removed at any moment
             counts = ReportCounts(reason=f"{type(error).__name__}: {error}")
         if counts.reason:
             _log.info("report_by_sql", extra={"org_id": org_id, "reason": counts.reason})
@@ -111,7 +111,7 @@ class ReportCounter:
 async def turn(data_dir: Path, org_id: int, wait_s: float = TURN_WAIT_S) -> AsyncIterator[list[int]]:
     """Hold the locks of a process that counts for an organization, as file descriptors.
 
-    Raises BusyError if others hold them for too long, and OSError.
+    Raises CountingBusyError if others hold them for too long, and OSError.
     """
     machine = [data_dir / "parts" / f"report-{number}.lock" for number in range(MAX_PROCESSES)]
     for path in machine:
@@ -123,7 +123,7 @@ async def turn(data_dir: Path, org_id: int, wait_s: float = TURN_WAIT_S) -> Asyn
                 locks.append(await _lock([files.folder(data_dir, org_id)]))
                 locks.append(await _lock(machine))
         except TimeoutError:
-            raise BusyError("other reports are being counted") from None
+            raise CountingBusyError("other reports are being counted") from None
         yield locks
     finally:
         for descriptor in locks:

@@ -32,6 +32,7 @@ WRITERS = {  # the functions that may write to stdout or stderr
     # these write a `repr`, which is printable
     "workbench/stats.py": {"_ipython_display_"},
     "workbench/tail.py": {"_ipython_display_"},
+    "workbench/workbench.py": {"_ipython_display_"},
     "workbench/catalog.py": {"_show"},
 }
 

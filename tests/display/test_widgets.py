@@ -214,7 +214,7 @@ def test_following_pauses_without_a_visible_page_and_resumes_at_the_cursor(monke
 def test_every_call_of_the_documentation_works(wb: Workbench) -> None:
     page = (File(__file__).parents[2] / "docs" / "catalog.md").read_text()
     calls = [call for line in page.splitlines() if line.startswith("|") for call in re.findall(r"`(wb\..*?)`", line)]
-    assert len(calls) == 11
+    assert len(calls) == 12
     for call in calls:
         repr(eval(call, {"wb": wb}))
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):

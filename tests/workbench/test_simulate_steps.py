@@ -85,8 +85,8 @@ def test_advancing_does_not_start_an_entry() -> None:
     [
         (lambda run: run.advance("soon"), "not a duration"),
         (lambda run: run.advance(), r"'span'.*\.advance\(\"7d\"\)"),
-        (lambda run: run.send(5), "an event is written like"),
-        (lambda run: run.send({"payload": {}}), "an event is written like"),
+        (lambda run: run.send(5), "an event is written by its name"),
+        (lambda run: run.send({"payload": {}}), "the event has no name: write"),
         (lambda run: run.send({"event": "a", "payload": 1}), "would be refused"),
     ],
 )
