@@ -62,7 +62,7 @@ async def test_a_key_sees_the_changes_of_what_it_may_read(acme: Org, client: htt
     [
         (("keys:admin", "events:read"), None),
         (("events:read",), ["automation", "entry", "snippet", "connection", "topic", "organization"]),
-        (("sql:read",), ["segment"]),
+        (("sql:read",), ["segment", "page_schedule"]),
         (("contacts:read",), ["segment", "contact"]),
         (("pii:read",), []),
     ],

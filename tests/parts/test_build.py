@@ -110,7 +110,7 @@ async def test_a_month_that_is_made_again_has_no_parts(parts: Parts) -> None:
         "ALTER TABLE events DETACH PARTITION former",
         f"CREATE TABLE events_{part.month} PARTITION OF events"
         f" FOR VALUES FROM ('{bounds}') TO (date '{bounds}' + interval '1 month')",
-        f"INSERT INTO events_{part.month} SELECT * FROM former WHERE org_id = {parts.org.id} LIMIT 7",  # with their `stored_in`
+        f"INSERT INTO events_{part.month} SELECT * FROM former WHERE org_id = {parts.org.id} LIMIT 7",
         "DROP TABLE former",
     ):
         await parts.org.intake.rows(statement)
