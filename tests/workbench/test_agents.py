@@ -40,9 +40,8 @@ TEXTS = [
 ]
 GUESSES: list[dict[str, Any]] = [
     {"where": "'GUESS' in contact.email"},
-    {"where": "'GUESS' in email"},
+    {"where": "'GUESS' in (contact.email | lower)"},
     {"filters": [{"path": "contact.email", "operator": "contains", "value": "GUESS"}]},
-    {"filters": [{"path": "email", "operator": "contains", "value": "GUESS"}]},
 ]
 QUERIES = [
     "SELECT email FROM contacts",
@@ -195,19 +194,29 @@ def attacks() -> list[Attack]:
         return attack
 
     def guessing(guess: dict[str, Any]) -> Attack:
-        """Ask by a condition whether the address of the victim begins with its canary: nothing may depend on it."""
+        """Ask by a condition whether the address of the victim begins with its canary: only a person gets an answer."""
 
         async def attack(agent: Agent) -> None:
-            counts = []
+            event = {"event": "deposit", "contact": {"externalId": "victim"}, "payload": {"n": 1}}
+            traces, results, of_person = [], [], []
             for part in (CANARY[:5], "never!"):
-                spec = DRAFT["triggerSpec"] | json.loads(json.dumps(guess).replace("GUESS", part))
-                made = await agent.use("draft", trigger_spec=spec, graph=graph(), name="guess")
-                event = {"event": "deposit", "contact": {"externalId": "victim"}, "payload": {"n": 1}}
+                data = json.loads(json.dumps(guess).replace("GUESS", part))
+                nodes = [
+                    {"id": "t", "type": "app_event"},
+                    {"id": "c", "type": "condition", "data": data},
+                    {"id": "yes", "type": "add_tag", "data": {"tag": "yes"}},
+                ]
+                edges = [{"source": "t", "target": "c"}, {"source": "c", "target": "yes", "sourceHandle": "true"}]
+                asked = {"nodes": nodes, "edges": edges}
+                made = await agent.use("draft", trigger_spec=DRAFT["triggerSpec"], graph=asked, name="guess")
                 trace = await agent.use("simulate", automation_id=made["id"], event=event)
-                receipt = await agent.use("backtest", automation_id=made["id"])
-                counts.append((trace["matched"], receipt["result"]))
-            assert counts[0] == counts[1], counts
-            assert (counts[0][0], counts[0][1]["sampled"] > 0) == (False, True)
+                traces.append([step["nodeId"] for step in trace["steps"]])
+                results.append((await agent.use("backtest", automation_id=made["id"]))["result"])
+                _, answer = await agent.team.person("POST", f"/automations/{made['id']}/simulate", {"event": event})
+                of_person.append([step["nodeId"] for step in answer["steps"]])
+            assert of_person == [["t", "c", "yes"], ["t", "c"]]
+            assert (traces[0], results[0]) == (traces[1], results[1])
+            assert results[0]["sampled"] > 0
 
         return attack
 
