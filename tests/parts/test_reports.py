@@ -16,7 +16,7 @@ from api.clock import token
 from api.crypto import Keyring
 from api.parts import build, files
 from api.parts.count import CountRequest, count, read
-from api.parts.reports import BusyError, ReportCounter, turn
+from api.parts.reports import CountingBusyError, ReportCounter, turn
 from api.query.gateway import Gateway
 from api.settings import Settings
 from api.store import parts as store
@@ -129,11 +129,11 @@ async def test_two_organizations_count_at_a_time_each_one_report(tmp_path: Path)
     for org_id in range(1, 4):
         files.folder(tmp_path, org_id).mkdir(parents=True)
     async with turn(tmp_path, 1):
-        with pytest.raises(BusyError):
+        with pytest.raises(CountingBusyError):
             async with turn(tmp_path, 1, wait_s=0.1):
                 pass
         async with turn(tmp_path, 2):
-            with pytest.raises(BusyError):
+            with pytest.raises(CountingBusyError):
                 async with turn(tmp_path, 3, wait_s=0.1):
                     pass
         async with turn(tmp_path, 3, wait_s=0.1):
