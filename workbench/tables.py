@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Names of columns have one type in all views, except for these.
 _JSON_COLUMNS = {("rejected_events", "body")}
 _COLUMNS = {
-    "uuid": "id contact_id cause_id automation_id entry_id message_id event_id",
+    "uuid": "id contact_id merged_from merged_into cause_id automation_id entry_id message_id event_id",
     "timestamptz": (
         "occurred_at created_at updated_at erased_at changed_at sent_at delivered_at at archived_at died_at block_time "
         "entered_at refreshed_at failing_since started_at ended_at received_at"
