@@ -77,7 +77,7 @@ async def _list(dsn: str, folder: Path, written: list[PartFile]) -> None:
     buckets = max(part.bucket for part in written) + 1
     async with Database(dsn) as database, database.transaction() as tx:
         _, cluster = await store.find_oldest_open(tx)
-        await store.begin_parts(tx, _ORG, buckets, files.folder_id(folder), cluster)
+        await store.begin_parts(tx, _ORG, buckets, files.make_folder_id(folder), cluster)
         await store.advance_progress(tx, _ORG, 0, 2, parts.KEYS, at)
         await store.add_event_numbers(tx, _ORG, range(len(parts.EVENTS)), parts.EVENTS)
         await store.add_parts(tx, _ORG, [msgspec.structs.replace(part, month="other") for part in written], at)

@@ -108,7 +108,7 @@ async def tidy(database: Database, data_dir: Path, org_id: int) -> None:
         progress = next((row for row in await store.list_progress(tx) if row.org_id == org_id), None)
         if progress is None:
             await store.clear_all_touched(tx, org_id)
-        if progress is None or progress.folder != files.folder_id(data_dir):
+        if progress is None or progress.folder != files.find_folder_id(data_dir):
             _delete_all_files(data_dir, org_id)
 
 
@@ -160,7 +160,7 @@ class _Builder:
         async with self._database.transaction() as tx:
             progress = await store.find_progress(tx, self._org_id)
             parts = await store.list_parts(tx, self._org_id)
-        folder = files.folder_id(self._data_dir)
+        folder = files.make_folder_id(self._data_dir)
         if progress is not None:
             if progress.folder != folder and progress.system_identifier == cluster:
                 _delete_all_files(self._data_dir, self._org_id)  # of an earlier time

@@ -61,7 +61,7 @@ async def keep_dropped(database: Database, data_dir: Path, clock: Clock) -> None
 
 async def drop_all(database: Database, data_dir: Path, at: datetime) -> None:
     """Drop the parts of all organizations whose files are in this folder."""
-    folder = files.folder_id(data_dir)
+    folder = files.find_folder_id(data_dir)
     async with database.transaction() as tx:
         if await is_distributed(tx):
             return
@@ -73,7 +73,7 @@ async def drop_all(database: Database, data_dir: Path, at: datetime) -> None:
 
 async def tidy_up(database: Database, data_dir: Path) -> None:
     """Delete files in this folder that no parts have, and marks of contacts whose organization has no parts."""
-    folder = files.folder_id(data_dir)
+    folder = files.find_folder_id(data_dir)
     async with database.transaction() as tx:
         if await is_distributed(tx):
             return
@@ -104,7 +104,7 @@ class DueBuilds:
         """Return the organizations with work for a builder."""
         if self._paused_until is not None and now < self._paused_until:
             return []
-        folder = files.folder_id(self._data_dir)
+        folder = files.find_folder_id(self._data_dir)
         async with self._database.transaction() as tx:
             if await is_distributed(tx):
                 return []

@@ -167,7 +167,7 @@ class _Reader:
             raise UncountableError("no parts")
         if progress.system_identifier != shared[1].system_identifier:
             raise UncountableError("the parts are of another cluster")
-        if progress.folder != files.folder_id(Path(self._request.data_dir)):
+        if progress.folder != files.find_folder_id(Path(self._request.data_dir)):
             raise UncountableError("the parts are in another folder")
         if await store.count_tail(tx, self._org_id, progress.closed, MAX_HEAP_ROWS + 1) > MAX_HEAP_ROWS:
             raise UncountableError("the parts are too far behind")

@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from api.clock import token
-from api.private_files import read_or_create
+from api.private_files import read, read_or_create
 
 ROW_GROUP_ROWS = 65_536
 CHUNK_ROWS = 131_072  # held in memory at a time while files are merged
@@ -74,9 +74,15 @@ def folder(data_dir: Path, org_id: int) -> Path:
     return data_dir / "parts" / str(org_id)
 
 
-def folder_id(data_dir: Path) -> str:
+def make_folder_id(data_dir: Path) -> str:
     """Return the id of the folder with all parts, which is made once: the database knows which folder has its files."""
     return read_or_create(data_dir / "parts" / "id", str(UUID(bytes=token(16))))
+
+
+def find_folder_id(data_dir: Path) -> str | None:
+    """Return the id of the folder with all parts, or None before the first build in it."""
+    stored = read(data_dir / "parts" / "id")
+    return stored.strip() if stored is not None else None
 
 
 def path(data_dir: Path, org_id: int, file: str) -> Path:

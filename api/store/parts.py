@@ -94,7 +94,7 @@ async def list_unbuilt(tx: Transaction) -> list[int]: ...
 @query
 async def find_due(
     tx: Transaction,
-    folder: Uuid,
+    folder: Uuid | None,
     oldest: int,
     events: int,
     hour_ago: datetime,

@@ -274,3 +274,10 @@ async def test_doctor_and_metrics_say_what_keeps_parts_back(parts: Parts) -> Non
     assert "one has been open since" in findings[1].message
     assert lag.parts_failing() == 1
     assert lag.parts_behind_s() > 0
+
+
+async def test_an_engine_with_nothing_to_build_writes_nothing(parts: Parts) -> None:
+    await DueBuilds(parts.database, parts.folder).find_due(parts.now)
+    await builders.drop_all(parts.database, parts.folder, parts.now)
+    await builders.tidy_up(parts.database, parts.folder)
+    assert [*parts.folder.iterdir()] == []
