@@ -7,6 +7,7 @@ embedded server runs in a temporary folder, with the programs in `WORKBENCH_POST
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,9 @@ hypothesis.settings.register_profile(  # make mutants: the same few inputs for e
 hypothesis.settings.load_profile("tests")
 # A shell that runs pytest in the background lets it ignore Ctrl-C, and its child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Containers set this. Tests start hundreds of processes, and each would compile 220 modules: 0.5 s of CPU time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # of the workers of xdist, too
 os.environ["PGOPTIONS"] = "-c workbench.org=*"  # queries of the tests themselves see every organization
 
 
