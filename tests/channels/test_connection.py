@@ -101,11 +101,16 @@ REFUSED = "refused"
         ("twilio", json(400, {"code": 21211, "message": "Invalid 'To'", "status": 400}), Failed(REFUSED, "HTTP 400")),
         ("twilio", json(429, {"code": 20429, "status": 429}, "Retry-After: 2"), Retry(REFUSED, 2.0, "HTTP 429")),
         ("twilio", status(503), Retry(REFUSED, None, "HTTP 503")),
-        ("twilio", b"", Unknown("no_answer")),
     ],
 )
 async def test_answers_of_providers(sender: ConnectionSender, template: str, reply: bytes, outcome: Outcome) -> None:
     assert (await send_from(sender, template, reply))[0] == outcome
+
+
+async def test_without_an_answer_the_outcome_is_unknown() -> None:
+    sender = ConnectionSender(AddressGuard(LOOPBACK), deadline_s=1)
+    assert (await send_from(sender, "twilio", b""))[0] == Unknown("no_answer")
+    await sender.close()
 
 
 async def test_requests_of_providers(sender: ConnectionSender) -> None:
