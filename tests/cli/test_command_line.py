@@ -20,9 +20,9 @@ from workbench.language.version import VERSION
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_a_key_is_the_only_thing_on_stdout(workbench: Run) -> None:
+def test_a_key_is_the_only_thing_on_stdout(workbench: Run, process: Run) -> None:
     workbench("org", "create", "acme")
-    done = workbench("key", "create", "--org", "acme", "--kind", "workbench", "--scopes", "sql:read,pii:read")
+    done = process("key", "create", "--org", "acme", "--kind", "workbench", "--scopes", "sql:read,pii:read")
     assert (done.returncode, done.stderr) == (0, "")
     assert parse(done.stdout.removesuffix("\n")) == "workbench"
 
@@ -85,9 +85,9 @@ def test_the_secret_created_by_the_first_command_is_private_and_kept(workbench: 
     ],
 )
 def test_an_error_made_by_the_user_is_one_sentence_and_exit_code_1(
-    workbench: Run, arguments: list[str], sentence: str
+    process: Run, arguments: list[str], sentence: str
 ) -> None:
-    done = workbench(*arguments)
+    done = process(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"workbench: {sentence}\n")
 
 
