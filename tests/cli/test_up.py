@@ -15,6 +15,7 @@ from typing import IO
 import httpx
 import pytest
 
+from api.__main__ import main
 from api.cli import network
 from api.embedded import find, postmaster
 from api.embedded.paths import find_paths
@@ -91,22 +92,15 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(cluster.state, ignore_errors=True)
 
 
-def test_up_is_not_shadowed_by_folders_named_api_and_workbench(data_dir: Path, port: int) -> None:
-    for package in ("api", "workbench"):
+def test_up_starts_everything_and_stops_it_once_for_two_interruptions(data_dir: Path, port: int) -> None:
+    for package in ("api", "workbench"):  # in the working directory, where they must not shadow ours
         folder = data_dir.parent / package
         folder.mkdir()
         (folder / "__init__.py").write_text("raise RuntimeError('imported from the working directory')\n")
     up = Running(data_dir, port)
-    assert "imported from the working directory" not in up.until("Ctrl-C")
-    assert network.status(port, "/readyz") == 200
-    code, last = up.end(signal.SIGINT)
-    assert (code, "Error" in last) == (0, False)
-
-
-def test_up_starts_everything_and_stops_it_once_for_two_interruptions(data_dir: Path, port: int) -> None:
-    up = Running(data_dir, port)
     summary = up.until("Ctrl-C stops everything.")
     assert f"http://127.0.0.1:{port}/api/v1" in summary
+    assert "imported from the working directory" not in summary
     assert network.status(port, "/readyz") == 200
     cluster = find_paths(data_dir)
     assert cluster is not None
@@ -116,29 +110,33 @@ def test_up_starts_everything_and_stops_it_once_for_two_interruptions(data_dir: 
     assert network.status(port, "/healthz") is None
 
 
-def test_a_command_finds_the_running_up_by_its_data_folder_and_starts_no_second_one(data_dir: Path, port: int) -> None:
+def test_a_command_finds_the_running_up_by_its_data_folder_and_starts_no_second_one(
+    data_dir: Path, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     up = Running(data_dir, port)
     up.until("Ctrl-C stops everything.")
     elsewhere = data_dir.parent / "elsewhere"
     elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    for name in ("DATABASE_URL", "PGOPTIONS", "WORKBENCH_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
 
-    def workbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "api", *arguments]
-        names = ("DATABASE_URL", "PGOPTIONS", "WORKBENCH_DATA_DIR")
-        environment = {name: value for name, value in os.environ.items() if name not in names}
-        return subprocess.run(command, env=environment, cwd=elsewhere, capture_output=True, text=True, check=False)
+    def workbench(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(list(arguments))
+        return code, *capsys.readouterr()
 
-    refused = workbench("org", "create", "acme")
-    assert (refused.returncode, list(elsewhere.iterdir())) == (1, [])
-    assert str(data_dir) in refused.stderr
-    assert workbench("org", "create", "acme", "--data-dir", str(data_dir)).returncode == 0
-    key = workbench("key", "create", "--org", "acme", "--kind", "workbench", "--data-dir", str(data_dir)).stdout.strip()
+    code, _, stderr = workbench("org", "create", "acme")
+    assert (code, str(data_dir) in stderr, list(elsewhere.iterdir())) == (1, True, [])
+    there = ("--data-dir", str(data_dir))
+    assert workbench("org", "create", "acme", *there)[0] == 0
+    key = workbench("key", "create", "--org", "acme", "--kind", "workbench", *there)[1].strip()
     catalog = f"http://127.0.0.1:{port}/api/v1/events/catalog"
     assert httpx.get(catalog, headers={"authorization": f"Bearer {key}"}).status_code == 200
-    assert f"the API is ready on port {port}\n" in workbench("doctor", "--data-dir", str(data_dir)).stdout
-    assert "API ready" in workbench("top", "--once", "--data-dir", str(data_dir)).stdout
-    assert str(data_dir) in workbench("top", "--once").stderr
-    assert "http://127.0.0.1:9/metrics cannot be read" in workbench("top", "--url", "http://127.0.0.1:9/metrics").stderr
+    assert f"the API is ready on port {port}\n" in workbench("doctor", *there)[1]
+    assert "API ready" in workbench("top", "--once", *there)[1]
+    assert str(data_dir) in workbench("top", "--once")[2]
+    assert "http://127.0.0.1:9/metrics cannot be read" in workbench("top", "--url", "http://127.0.0.1:9/metrics")[2]
     assert up.end(signal.SIGTERM)[0] == 0
 
 
