@@ -226,7 +226,7 @@ def _conditions(filters: Any) -> str:
 
 
 def _edge_changes(before: JsonObject, after: JsonObject, renamed: Mapping[str, str]) -> list[Change]:
-    """Return the handles whose target differs, for steps that are in both payloads."""
+    """Return the changes of handles that lead to another step, for steps that are in both payloads."""
     old_targets, new_targets = _targets(before), _targets(after)
     old_ids, old_nodes = {key: old_key for old_key, key in renamed.items()}, _nodes(before)
     changes = []

@@ -58,11 +58,11 @@ class Contact:
     """A contact, displayed with its fields and timeline. Changes are made on the server and return the contact.
 
     `id`: as in `contacts.id`. `email`: masked unless your key has pii:read. `wallet_address`: in lower case.
-    `external_id`: its id in your own system. `attributes`: those that events and automations set, by name. `tags`.
-    `segments`: the names of those that contain it. `opted_out`: channels that it opted out of (inapp, email, webhook,
-    connection).
-    `suppressed`: why its address gets no emails: bounced, complained, unsubscribed or opted_out; None if it gets them.
-    `declined`: the topics whose messages it does not get.
+    `external_id`: the id in your own system. `attributes`: values by name, set by events and automations.
+    `segments`: the names of the segments that contain the contact. `opted_out`: the channels that the contact opted out
+    of (inapp, email, webhook, connection).
+    `suppressed`: the reason why the address gets no emails (bounced, complained, unsubscribed, opted_out), or None.
+    `declined`: the topics that the contact gets no messages about.
     """
 
     def __init__(self, connection: Connection, row: ContactView) -> None:

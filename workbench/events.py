@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The first word of a receipt's error, besides those of the service
+# The error of a receipt begins with one of these words, or with one of the service.
 _UNANSWERED, _NOT_SENT, _REFUSED = "UNANSWERED", "NOT_SENT", "REFUSED"
 
 
@@ -192,10 +192,10 @@ class Events(MethodHints):
 
         The last `days` (default 30) before `until` (default now), or `since` to `until`, by `occurred_at`.
 
-        Columns: id, contact_id, occurred_at, created_at (UTC), then the fields, with the types of `wb.structs`: numbers
-        are exact, and a field of several types is text, which `.notes` says. A field that the catalog knows (and
-        is no object) has a column even if no event of the period has it. A field with the name of another column, such
-        as `id`, is `payload.id`.
+        Columns: id, contact_id, occurred_at, created_at (UTC), then the fields, with the types of `wb.structs`. Numbers
+        are exact. A field with values of several types is text, and `.notes` names it. Every field in the catalog has a
+        column, except objects, even if no event of the period has it. The column of a field with the name of another
+        column, such as `id`, is `payload.id`.
         """
         from workbench.frames import event_frame
 

@@ -169,7 +169,7 @@ class Forms:
     # Automations
 
     def _automation_choice(self, values: Values, *, reloads: bool = False) -> list[FormInput]:
-        """Return the field of the automation; none if there is no automation."""
+        """Return the field that chooses an automation, or no field if there is no automation."""
         names = [row.name for row in publish.list_automations(self._connection)]
         if not names:
             return []
@@ -265,12 +265,12 @@ _FORMS = {
     "stats": FormKind("Figures of an automation", "Show them", Forms._stats_fields, Forms._stats),
 }
 _PAGES = {"Explore": ("funnel", "retention"), "Build": ("automation",), "Test": ("event",), "Watch": ("stats",)}
-_NO_AUTOMATION = 'There is no automation yet: wb.automation("Thanks").on("deposit")… .save()'
+_NO_AUTOMATION = 'There is no automation yet. Save one first: wb.automation("Thanks").on("deposit")….save()'
 _KINDS = {"string": "text", "boolean": "true or false", "array": "a list, as JSON", "object": "JSON"}
 
 
 class ShownForms:
-    """A form, or all of them, as a cell displays it."""
+    """What a cell displays: one form, or all forms in tabs."""
 
     def __init__(self, forms: Forms, name: str) -> None:
         self._forms, self._name = forms, name

@@ -33,7 +33,7 @@ _SHOWN_ROWS = 5  # polars displays so many from each end
 
 
 class PrintableFrame(pl.DataFrame):
-    """A polars frame whose text contains no control characters. Frames derived from it are displayed by polars."""
+    """A polars frame that is displayed without control characters. Frames derived from it are displayed by polars."""
 
     def __str__(self) -> str:
         return printable(super().__str__())

@@ -93,7 +93,7 @@ def preview_move(
 
 
 def move_back(connection: Connection, automation_id: str) -> MoveResult:
-    """Undo the newest move of an automation; raise NotFoundError if there is none."""
+    """Undo the newest move of an automation; raise NotFoundError if the automation has no move."""
     newest = next(iter(connection.get(f"/automations/{automation_id}/moves", limit=1)["moves"]), None)
     if newest is None:
         raise NotFoundError("no entries of this automation were moved")

@@ -324,7 +324,7 @@ def _simulate_on_server(
 
 
 def checked_locale(locale: object) -> str:
-    """Return a locale in its normal form; raise InvalidArgumentError for a text that is no locale."""
+    """Return a locale in its normal form; raise InvalidArgumentError for a text that is not a locale."""
     tag = read_locale(locale, "locale")
     if isinstance(tag, str):
         return tag

@@ -86,7 +86,7 @@ async def read(database: Database, org_id: int, name: str) -> TopicWithUses | Re
 
 
 async def _with_uses(tx: Transaction, org_id: int, topics: Sequence[TopicView]) -> TopicWithUses | None:
-    """Return the one topic, or None if there is none."""
+    """Return the topic of a list with at most one, and the automations that use it."""
     if not topics:
         return None
     (topic,) = topics

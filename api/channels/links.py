@@ -29,7 +29,7 @@ _URL = re.compile(r"https?://[^\s\x00-\x1f\x7f]+", re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"https?://[^\s<>\"\x00-\x1f\x7f]+", re.IGNORECASE)
 _MAX_EMPHASIS = 3  # characters
 _AFTER_URL = ".,;:!?'*_~"  # punctuation of the sentence around a URL, and its emphasis: **https://a.example**
-# Without a semicolon it is none: `&region=de` is a parameter, although `&reg` alone is a character.
+# A reference ends with a semicolon. `&region=de` is a parameter, although HTML would read `&reg` as a character.
 _REFERENCE = re.compile(r"&(?:#[0-9]+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.IGNORECASE)
 # The value is optional, so that a name without one is not searched again from each of its letters.
 _ATTRIBUTE = re.compile(r"""([^\s"'<>/=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s"'>]++))?""")

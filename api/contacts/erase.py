@@ -73,7 +73,7 @@ async def keep_erased(database: Database, clock: Clock) -> None:
 
 
 async def erase_again(database: Database, now: datetime) -> int:
-    """Erase the contacts whose second erasure is due; return their number."""
+    """Erase contacts a second time, when it is due; return their number."""
     async with database.transaction() as tx:
         due = await store.find_due_erasures(tx, now, ERASURES_PER_RUN)
 

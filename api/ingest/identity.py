@@ -325,13 +325,13 @@ def contact_writes(
     past: PastChanges | None = None,
     with_events: Collection[OrgContact] = (),
 ) -> list[Call[None]]:
-    """Return the calls that write a plan, and that lock the contacts with new attributes and those of `also_locked`.
+    """Return the calls that write a plan. They also lock contacts with new attributes and those in `also_locked`.
 
-    `with_events`: contacts whose attributes are merged by the call that adds their events (`store.with_attributes`).
-    `offset`: `database.transaction_offset`. `created_us`: when new contacts were created, by default at `at`. `past`:
-    of an import. Contacts that gain or lose identifiers are locked already (`lock_owners`). Raises
-    RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many attributes; for existing contacts
-    Postgres raises it. `fit_plan` leaves those out.
+    `with_events`: contacts whose attributes the call that adds their events merges (`store.with_attributes`).
+    `offset`: `database.transaction_offset`. `created_us`: when each new contact was created; by default `at`. `past`:
+    the changes of an import. Contacts that gain or lose identifiers are locked already (`lock_owners`). Raises
+    RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many attributes. For an existing contact
+    Postgres raises it. `fit_plan` leaves such attributes out beforehand.
     """
     calls: list[Call[None]] = []
     at_us = to_us(at)

@@ -1,4 +1,4 @@
-"""The builder: it keeps the parts of an organization in step with its events.
+"""Builds the parts of an organization, and adds its new events to them.
 
 **Exactness.** A step reads events in a REPEATABLE READ snapshot: those of transactions with numbers from `closed` up
 to the oldest transaction that was open. All transactions below that number have ended, so the step waits for none,

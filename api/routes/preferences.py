@@ -178,7 +178,7 @@ def _shown(*texts: str) -> str:
 
 
 def _shows(request: Request, *texts: str) -> bool:
-    """Whether a person who sent a form saw these texts: a label, or the locale, may have changed since."""
+    """Return whether the sent form showed these texts. A label or the locale may have changed in between."""
     sent = (request.get_form() or RequestParameters()).get("texts")
     return sent is None or sent == _digest(texts)
 

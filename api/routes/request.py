@@ -149,7 +149,7 @@ async def require(request: Request, access: Access) -> Principal:
 
 
 def principal_of(request: Request) -> Principal:
-    """Return the principal of a request whose key was checked."""
+    """Return the principal. `require` has checked the key of the request."""
     return request.ctx.principal  # type: ignore[no-any-return]
 
 

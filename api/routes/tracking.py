@@ -40,7 +40,7 @@ blueprint = Blueprint("tracking", url_prefix="/v1")
 class TrackingMessage(msgspec.Struct, rename="camel", omit_defaults=True):
     """A message of Segment's specification. `type`: only in a batch. Fields that are not listed here are ignored.
 
-    A `sentAt` that is no time is ignored, too.
+    A `sentAt` that is not a time is ignored, too.
     """
 
     type: str | None = None

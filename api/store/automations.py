@@ -196,7 +196,7 @@ async def count_stopped(
 
 
 class UsingAutomation(msgspec.Struct, frozen=True):
-    """An automation whose graphs contain a text: its draft, if it does, and its live version, if that does."""
+    """An automation that contains a text. `draft` and `live` are its graphs that contain it, otherwise None."""
 
     id: Uuid
     name: str

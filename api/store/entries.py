@@ -86,7 +86,7 @@ def next_due() -> datetime | None:
 def lock_due_entries(org_id: int, lane: Lane, now: datetime, limit: int) -> list[DueEntry]:
     """Read the first due entries, and lock the turns of their contacts until this transaction ends.
 
-    Entries of contacts whose turns another transaction has locked are left out.
+    Entries are left out while another transaction holds the turn of their contact.
     """
 
 

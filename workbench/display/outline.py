@@ -44,9 +44,9 @@ _MAX_DEPTH = 40  # nested branches; deeper ones are unreadable, and some drafts 
 
 
 class OutlineStep(msgspec.Struct, frozen=True):
-    """One node. `id` is None if `free_id` would choose the same id. `branches` are (handle, block) pairs.
+    """One node. `id` is None if `free_id` chooses the same id. `branches` are (handle, block) pairs.
 
-    With `raw` the data is written as JSON, because the text form cannot express it.
+    `raw`: the data is written as JSON, because the text form cannot express it.
     """
 
     kind: str

@@ -322,12 +322,12 @@ def retry_after_in(answer: Json) -> float | None:
 
 
 def connections_of(graph: Graph) -> tuple[str, ...]:
-    """Return the connections that the nodes of a graph send by."""
+    """Return the names of the connections that a graph sends messages with."""
     return tuple(dict.fromkeys(node.action.connection for node in graph.nodes if isinstance(node.action, SendVia)))
 
 
 def check_connections(graph: Graph, connections: Mapping[str, ConnectionDefinition]) -> Iterator[tuple[str, str, str]]:
-    """Yield the id of each node whose connection cannot send its message, the field of `data`, and the reason."""
+    """Yield why connections cannot send their messages: the id of the node, the field of its `data`, the reason."""
     for node in graph.nodes:
         for key, reason in _check_action(node.action, connections):
             yield node.id, key, reason

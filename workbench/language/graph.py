@@ -6,10 +6,11 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 `reentry` {policy: always | once | once_per | not_while_running, days?}: whether a contact can enter more than once.
 `goal` {event, filters?, where?}: the event that ends an entry early, as `exited` with outcome `goal`.
 `quietHours` {from, to, timezoneAttribute?}: the hours without messages to the contact, in the contact's time zone.
-`frequencyCap` {messages, seconds} or {messages, per: day, timezoneAttribute?}: the maximum number of these that a
-contact gets in a period, or on a day of its calendar, from all automations.
-`timezone` (an IANA name): the time zone of contacts whose attribute has none, for these, `wait_until`, `collect`; by
-default `timezone` beside the settings: that of the organization, which publication adds.
+`frequencyCap` {messages, seconds} or {messages, per: day, timezoneAttribute?}: the maximum number of messages that a
+contact gets from all automations in a period, or in a day of its time zone.
+`timezone` (an IANA name): the time zone of contacts without a valid `timezoneAttribute`, for quiet hours, caps by day,
+`wait_until` and `collect`. By default that of the organization, which publication stores in the graph, beside the
+settings.
 `holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
 `localeAttribute` (by default `locale`): the attribute of the contact that chooses the texts of messages.
 `defaultLocale`: the locale of the default texts.
@@ -107,8 +108,8 @@ class FrequencyCap(msgspec.Struct, frozen=True):
 class AutomationSettings(msgspec.Struct, frozen=True):
     """The settings of an automation. A setting with `problems` is left out; published versions have none.
 
-    `organization_timezone`: that of `timezone` beside the settings. `preview_locale`: the one that texts are chosen for
-    in a preview or a test, in place of the contact's.
+    `organization_timezone`: the time zone of the organization, from `timezone` of the graph. `preview_locale`: replaces
+    the locale of the contact in a preview or a test.
     """
 
     reentry: Reentry = Reentry()
@@ -264,7 +265,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def stand_in(self) -> Node | None:
-        """The first node, if it is of an unknown kind and starts the entries because there is no trigger node."""
+        """The first node, if it has an unknown kind. Without a trigger node, entries start at it."""
         start = self.start
         is_unknown = start is not None and isinstance(start.action, InvalidAction) and start.kind not in STEP_ACTIONS
         return start if is_unknown else None

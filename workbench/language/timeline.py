@@ -55,10 +55,10 @@ NO_HISTORY = ContactHistory()
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
     """An event of the contact. `at`: when the service received it; `sent`: its identifiers; `payload`: JSON text.
 
-    A log that may start an entry has a `source`, the key of the trigger's `LogSource`, and its parameters in `args` of
-    the payload. A log that an entry can wait for is a second record, without `source`, under its event name.
-    `attributes`: those of a hypothetical event, which changes the contact; None for a stored event, whose changes are
-    in the history of the contact.
+    A log that can start an entry has a `source`: the key of the trigger's `LogSource`. Its parameters are in `args` of
+    the payload. If entries can wait for the log as well, there is a second record of it, with its event name and
+    without `source`. `attributes`: the attributes that a hypothetical event changes; None for a stored event, because
+    the history of the contact has its changes.
     """
 
     id: str
