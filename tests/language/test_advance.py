@@ -183,7 +183,8 @@ def test_a_loop_in_a_draft_ends() -> None:
     )
     decisions = decide_all(ring, FACTS)
     assert [decision.run.outcome for decision in decisions] == [None, None, "loop"]
-    assert decisions[-1].run.state is State.DEAD
+    error = "the graph leads back to a node that was visited before"
+    assert decisions[-1].run == Run("e1", "a1", State.DEAD, "a", 2, 1, "loop", f"loop: {error}")
 
 
 def test_all_steps_without_a_wait_run_in_one_go() -> None:

@@ -6,14 +6,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from workbench.language.actions import AddTag, Delay, SendEmail, SendInapp, SendWebhook, TriggerNode, WaitForEvent
+from workbench.language.actions import (
+    AddTag,
+    Collect,
+    Delay,
+    SendEmail,
+    SendInapp,
+    SendWebhook,
+    TriggerNode,
+    WaitForEvent,
+    WaitUntil,
+)
 from workbench.language.advance import LOOP_LIMIT, RequiredFacts, advance, decide_failure, required_facts
 from workbench.language.channel import WEBHOOK, RetryPolicy
 from workbench.language.contact import ContactState
 from workbench.language.decision import Decision, Failure
 from workbench.language.event import Identifiers
 from workbench.language.facts import ContactHistory, Facts, LaterEvent
-from workbench.language.filter import Filter
+from workbench.language.filter import Filter, Where
 from workbench.language.graph import AutomationSettings, Edge, FrequencyCap, Goal, Graph, Node, Reentry, ReentryPolicy
 from workbench.language.run import Run, State, Step, delay_after
 
@@ -91,15 +101,17 @@ def purchase(plan: str = "pro", event: str = "bought", event_id: str | None = "v
 @pytest.mark.parametrize("run", [START, Run("e1", "a1", State.RUNNING, "n", 1, 2, since=NOW)])
 def test_the_goal_ends_an_entry_at_any_node(run: Run) -> None:
     decision = advance(graph(Delay(DAY), goal=GOAL), run, facts_with(purchase("free"), purchase()), NOW)
-    at = run.node_id or "t"
-    assert (decision.run.state, decision.run.outcome, decision.run.node_id, decision.run.since) == (
-        State.EXITED,
-        "goal",
-        at,
-        None,
-    )
-    assert decision.step is not None
-    assert (decision.step.outcome, decision.step.detail) == ("goal", {"event": "bought", "eventId": "v1"})
+    node_id, kind = ("t", "app_event") if run.node_id is None else ("n", "kind")
+    step = Step(node_id, kind, NOW, "goal", run.attempt, detail={"event": "bought", "eventId": "v1"})
+    ended = msgspec.structs.replace(run, state=State.EXITED, outcome="goal", node_id=node_id, since=None)
+    assert decision == Decision(ended, step)
+
+
+def test_a_goal_is_judged_at_the_time_of_its_event() -> None:
+    goal = Goal("bought", (Where("payload.plan | days_since == 1"),))
+    of_day, next_day = (msgspec.structs.replace(purchase("2026-11-19"), at=NOW + days * DAY) for days in (0, 1))
+    outcomes = [advance(graph(goal=goal), START, facts_with(event), NOW).run.outcome for event in (of_day, next_day)]
+    assert outcomes == ["goal", None]
 
 
 @pytest.mark.parametrize("arrival", [purchase("free"), purchase(event="sold")])
@@ -123,6 +135,7 @@ def test_a_simulated_event_has_no_id_in_the_step() -> None:
 
 AT_N = Run("e1", "a1", State.RUNNING, "n", 1, 1)
 WAITING = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW, since=NOW)
+AFTER_EVENT = msgspec.structs.replace(WAITING, since_id="v1")
 CAP = FrequencyCap(3, DAY)
 
 
@@ -148,6 +161,13 @@ CAP = FrequencyCap(3, DAY)
         ),
         (graph(Delay(DAY), goal=GOAL), WAITING, RequiredFacts(later_events=frozenset({"bought"}))),
         (graph(Delay(DAY)), WAITING, RequiredFacts(since=NOW)),
+        (graph(Delay(DAY)), AFTER_EVENT, RequiredFacts(since=NOW, since_id="v1")),
+        (graph(Delay(DAY), goal=GOAL), AFTER_EVENT, RequiredFacts(later_events=frozenset({"bought"}))),
+        (graph(Delay(DAY)), msgspec.structs.replace(AFTER_EVENT, since=None), RequiredFacts()),
+        (graph(Collect(DAY)), START, RequiredFacts(collecting=True)),
+        (graph(Collect(DAY)), AT_N, RequiredFacts(collecting=True, joined=True)),
+        (graph(SendInapp("t", "b", topic="news")), START, RequiredFacts(topics=frozenset({"news"}))),
+        (graph(WaitUntil(date="contact.trial")), START, RequiredFacts(attributes=frozenset({"timezone", "trial"}))),
         (graph(), Run("e1", "a1", State.RUNNING, "gone", 1, 1), RequiredFacts()),
     ],
 )
@@ -183,7 +203,12 @@ def test_each_channel_has_its_own_number_of_attempts(action: Any, most: int) -> 
     assert decide_failure(graph(action), run, Failure("x", "y"), FACTS, NOW).run.state is State.DEAD
     assert decide_failure(graph(action), AT_N, Failure("x", "y"), FACTS, NOW).run.state is State.RETRYING
     spent = msgspec.structs.replace(run, attempt=most + 1)
-    assert advance(graph(action), spent, FACTS, NOW).run.outcome == "attempts_exhausted"
+    reason = "every attempt ended without an outcome"
+    dead = msgspec.structs.replace(
+        spent, state=State.DEAD, outcome="attempts_exhausted", error=f"attempts_exhausted: {reason}"
+    )
+    step = Step("n", "kind", NOW, "failed", most + 1, detail={"cause": "attempts_exhausted", "error": reason})
+    assert advance(graph(action), spent, FACTS, NOW) == Decision(dead, step)
 
 
 def test_no_schedule_means_one_attempt() -> None:

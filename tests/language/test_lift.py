@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.language.advance import MAX_CLOCK_SETBACK, attribution_window, max_duration
-from workbench.language.channel import RetryPolicy
+from workbench.language.channel import INAPP, RetryPolicy
 from workbench.language.graph import Graph, read_graph
 from workbench.language.lift import Lift, LiftGroup, lift, newcombe_interval, wilson_interval
 
@@ -87,13 +87,16 @@ def test_the_attribution_window_is_the_longest_path_and_a_week() -> None:
 
 def test_the_longest_wait_includes_quiet_hours_and_retries() -> None:
     nodes = [{"id": "t", "type": "app_event"}, {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}]
-    edges, night = [{"source": "t", "target": "m"}], {"quietHours": {"from": "22:00", "to": "08:00"}}
+    edges, night = [{"source": "t", "target": "m"}], {"quietHours": {"from": "22:15", "to": "08:30"}}
     plain, quiet = (read_graph({"nodes": nodes, "edges": edges, "settings": settings}) for settings in ({}, night))
     assert isinstance(plain, Graph)
     assert isinstance(quiet, Graph)
     assert max_duration(plain, RetryPolicy(())) == timedelta()
     assert max_duration(plain, RetryPolicy((100.0, 50.0))) == timedelta(seconds=180)
-    assert max_duration(quiet, RetryPolicy(())) == timedelta(hours=10) + MAX_CLOCK_SETBACK
+    assert max_duration(quiet, RetryPolicy(())) == timedelta(hours=10.25) + MAX_CLOCK_SETBACK
     assert max_duration(quiet, RetryPolicy((100.0,))) == timedelta(seconds=120) + 2 * (
-        timedelta(hours=10) + MAX_CLOCK_SETBACK
+        timedelta(hours=10.25) + MAX_CLOCK_SETBACK
     )
+    assert max_duration(plain) == timedelta(seconds=1.2 * sum(INAPP.delays_s))
+    assert max_duration(quiet) - max_duration(plain) == 6 * (timedelta(hours=10.25) + MAX_CLOCK_SETBACK)
+    assert attribution_window(plain, RetryPolicy((100.0,))) == timedelta(days=7, seconds=120)

@@ -7,11 +7,12 @@ import pytest
 from workbench.language.advance import advance
 from workbench.language.check import check
 from workbench.language.contact import ContactState
+from workbench.language.decision import Decision
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph, read_graph
 from workbench.language.nodes import HOLDOUT_NODE_ID, bucket
-from workbench.language.run import Run, State
+from workbench.language.run import Run, State, Step
 from workbench.language.simulate import SimulatedAutomation, simulate
 from workbench.language.trigger import Trigger
 
@@ -52,7 +53,9 @@ def test_a_held_out_entry_sends_nothing_and_counts_as_entered() -> None:
     assert (trace.state, trace.outcome, trace.tags) == (State.COMPLETED, "holdout", ())
     assert [(step.node_id, step.outcome) for step in trace.steps] == [("t", "held_out")]
     run = Run("e", "a", State.RUNNING, attempt=1)
-    assert advance(graph(holdout=50), run, Facts("paid", Identifiers(), {}, ContactState(contact)), NOW).run.step == 1
+    decision = advance(graph(holdout=50), run, Facts("paid", Identifiers(), {}, ContactState(contact)), NOW)
+    step = Step("t", "app_event", NOW, "held_out", detail={"share": bucket("a", HOLDOUT_NODE_ID, contact)})
+    assert decision == Decision(Run("e", "a", State.COMPLETED, "t", 1, 1, "holdout"), step)
 
 
 def test_a_described_contact_without_an_id_is_not_held_out() -> None:

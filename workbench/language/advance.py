@@ -197,9 +197,10 @@ def _refuse_admission(ctx: StepContext) -> Decision | None:
         step = record_step(ctx, "refused", detail={"cause": settings.reentry.policy})
         return end_entry(ctx, State.CANCELLED, "reentry", step, steps=0)
     # Decided after reentry (docs/decisions/0037). Unlike a refused entry, a held-out one has a step and counts for it.
-    number = bucket(ctx.run.automation_id, HOLDOUT_NODE_ID, ctx.facts.contact.id) if settings.holdout else 100
-    if number < settings.holdout:
-        return end_entry(ctx, State.COMPLETED, "holdout", record_step(ctx, "held_out", detail={"share": number}))
+    if settings.holdout:
+        number = bucket(ctx.run.automation_id, HOLDOUT_NODE_ID, ctx.facts.contact.id)
+        if number < settings.holdout:
+            return end_entry(ctx, State.COMPLETED, "holdout", record_step(ctx, "held_out", detail={"share": number}))
     return None
 
 
