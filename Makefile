@@ -96,10 +96,8 @@ torture: $(VENV)/dev.stamp  ## ten minutes of load, kills and misuse, then a ver
 fidelity: $(VENV)/dev.stamp  ## compare all interpreters on 10,000 random worlds (ARGS="--cases 1000 --seed 7")
 	$(BIN)/python -m tests.fidelity --cases 10000 --seed now $(ARGS)
 
-mutants: build/mutmut.stamp  ## change the language one place at a time, and see that its tests fail (MUTANTS="workbench.language.advance*")
-	@mkdir -p build/mutants
-	git ls-files -z | xargs -0 tar cf - | tar xf - -C build/mutants
-	cd build/mutants && PYTHONPATH=$(CURDIR)/build/mutmut $(CURDIR)/$(BIN)/python -m mutmut run $(MUTANTS)
+mutants: build/mutmut.stamp  ## change the language one place at a time, and see that its tests fail (MUTANTS="workbench.language.advance")
+	PYTHONPATH=build/mutmut $(BIN)/python -m tests.mutants $(MUTANTS)
 
 build/mutmut.stamp: requirements/mutants.txt $(VENV)/dev.stamp
 	@$(INSTALL) --upgrade --target build/mutmut -r $<

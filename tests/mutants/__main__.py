@@ -1,0 +1,356 @@
+"""Changes the language in one place at a time, and says which changes no test notices (`make mutants`).
+
+mutmut makes the changes. They run here, because a run of pytest for each takes seconds: the tests are collected once,
+and run once to see which statements each of them reaches. A mutant is then a fork of this process, in which a function
+has another code object. The fork runs the tests that reach the changed statement, first those that failed for other
+mutants of the function, then the quick ones, and ends at the first that fails. No test runs in the process that forks,
+so nothing is cached there that a mutant should compute.
+
+Results are appended to build/mutants.jsonl. A mutant is run again if its function has changed, or with `--again`.
+"""
+
+import argparse
+import difflib
+import gc
+import hashlib
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import textwrap
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TextIO
+
+import coverage
+import libcst
+import pytest
+from _pytest.runner import runtestprotocol
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+from mutmut.mutation.file_mutation import Mutation, MutationVisitor, deep_replace
+from mutmut.mutation.mutators import mutation_operators
+from mutmut.mutation.pragma_handling import get_ignored_lines
+
+MUTATED = ("workbench/language/*.py", "api/ingest/identity.py")
+TESTS = ("tests/language", "tests/text/test_forms.py", "tests/ingest/test_identity_resolution.py")
+RESULTS = Path("build/mutants.jsonl")
+MEMORY_BYTES = 4 << 30  # a mutant that never stops appending ends here
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one function.
+
+    `lines` are those of the statement that it changes; tests that reach one of them can notice it.
+    """
+
+    key: str
+    path: str
+    function: str
+    lines: range
+    mutation: Mutation
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What the tests reach: the numbers of the tests by path and line, and the CPU seconds of each."""
+
+    tests: dict[str, dict[int, list[int]]]
+    seconds: list[float]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
+    parser.add_argument("modules", nargs="*", default=["*"], help="such as workbench.language.advance")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--again", action="store_true", help="run those again that survived or were not reached")
+    parser.add_argument("--report", action="store_true", help="only tell what is known")
+    arguments = parser.parse_args()
+    files = [path for pattern in MUTATED for path in sorted(map(str, Path().glob(pattern)))]
+    paths = dict.fromkeys(path for module in arguments.modules for path in files if fnmatch(_module(path), module))
+    if not arguments.report:
+        options = ["-q", "-s", "--assert=plain", "--tb=native", "--hypothesis-profile=mutants"]
+        runner = _Runner(list(paths), arguments.processes, arguments.again)
+        if code := pytest.main([*options, *TESTS], plugins=[runner]):
+            return int(code)
+    _report(paths)
+    return 0
+
+
+def _report(paths: Iterable[str]) -> None:
+    keys, results = _results()
+    total: Counter[str] = Counter()
+    table = [f"{'':34}{'mutants':>9}{'killed':>9}{'survived':>9}{'not reached':>13}{'not run':>9}"]
+    for path in paths:
+        count: Counter[str] = Counter()
+        for key in keys.get(path, ()):
+            result = results.get(key)
+            verdict = result["verdict"] if result else "not run"
+            count[verdict] += 1
+            if result and verdict != "killed":
+                _say(f"{verdict}: {path}:{result['line']} {key}\n{result['diff']}")
+        table.append(_row(_module(path), count))
+        total += count
+    _say("\n".join([*table, _row("all", total)]))
+
+
+def _row(name: str, count: Counter[str]) -> str:
+    run = count.total() - count["not run"]
+    figures = f"{count['survived']:>9}{count['not reached']:>13}{count['not run']:>9}"
+    return f"{name:34}{count.total():>9}{count['killed']:>9}{figures}{count['killed'] / max(1, run):>8.1%}"
+
+
+def _results() -> tuple[dict[str, list[str]], dict[str, dict[str, Any]]]:
+    """The mutants of each file when it was last changed, and the newest result of each mutant."""
+    keys, results = {}, {}
+    for line in RESULTS.read_text().splitlines() if RESULTS.exists() else ():
+        record = json.loads(line)
+        if "path" in record:
+            keys[record["path"]] = record["keys"]
+        else:
+            results[record["key"]] = record
+    return keys, results
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
+
+
+def _mutants(path: str) -> Iterator[Mutant]:
+    """The changes of functions and methods that mutmut makes in a file, in the order of the file."""
+    source = Path(path).read_text()
+    wrapper = MetadataWrapper(libcst.parse_module(source))
+    visitor = _Visitor(mutation_operators, get_ignored_lines(path, source, wrapper))
+    wrapper.visit(visitor)
+    positions, parents = wrapper.resolve(PositionProvider), wrapper.resolve(ParentNodeProvider)
+    numbers: Counter[str] = Counter()
+    for mutation in visitor.mutations:
+        function = mutation.contained_by_top_level_function
+        if not isinstance(function, libcst.FunctionDef):
+            continue  # a constant of a class
+        name, parent = function.name.value, parents.get(parents[function])
+        if isinstance(parent, libcst.ClassDef):
+            name = f"{parent.name.value}.{name}"
+        text = wrapper.module.code_for_node(function)
+        numbers[name] += 1
+        key = f"{_module(path)}:{name}:{hashlib.sha256(text.encode()).hexdigest()[:8]}:{numbers[name]}"
+        statement: libcst.CSTNode = mutation.original_node
+        while not isinstance(statement, libcst.SimpleStatementLine | libcst.BaseCompoundStatement):
+            statement = parents[statement]
+        end = positions[
+            mutation.original_node if isinstance(statement, libcst.BaseCompoundStatement) else statement
+        ].end
+        start = positions[function if statement is function else statement].start
+        lines = range(start.line, (positions[function].end if statement is function else end).line + 1)
+        yield Mutant(key, path, name, lines, mutation)
+
+
+class _Visitor(MutationVisitor):
+    """Changes decorated functions, too, which mutmut leaves out: here their decorators are not run again."""
+
+    def _skip_node_and_children(self, node: libcst.CSTNode) -> bool:
+        if isinstance(node, libcst.FunctionDef):
+            return False
+        return bool(super()._skip_node_and_children(node))
+
+
+class _Runner:
+    """A plugin of pytest that runs mutants in place of the tests."""
+
+    def __init__(self, paths: Sequence[str], processes: int, again: bool) -> None:
+        self._paths = paths
+        self._processes = processes
+        done = _results()[1].values()
+        self._done = {result["key"] for result in done if result["verdict"] == "killed" or not again}
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what needs a server, minutes, or the text of the source."""
+        left_out = ("test_depth.py", "test_reference.py", "test_template_bounds.py", "k7_a_webhook", "ten_thousand")
+        for item in list(items):
+            if "postgres" in item.fixturenames or any(name in item.nodeid for name in left_out):  # type: ignore[attr-defined]
+                items.remove(item)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for path in self._paths:
+            importlib.import_module(_module(path))
+        reached = _reached(session.items)
+        _say(f"{len(session.items)} tests, {sum(reached.seconds):.1f} CPU s")
+        functions: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
+        for value in gc.get_objects():
+            if isinstance(value, FunctionType):
+                functions[value.__module__, value.__qualname__].append(value)
+        gc.freeze()
+        started, counts = time.monotonic(), Counter[str]()
+        with RESULTS.open("a") as file:
+            waiting = self._waiting(file)
+            for result in self._run(waiting, session.items, reached, functions):
+                file.write(json.dumps(result) + "\n")
+                file.flush()
+                counts[result["verdict"]] += 1
+                if counts.total() % 100 == 0:
+                    rate = counts.total() / (time.monotonic() - started) * 60
+                    _say(f"{result['key']}: {dict(counts)}, {rate:.0f} a minute")
+        return True
+
+    def _waiting(self, file: TextIO) -> Iterator[Mutant]:
+        """The mutants to run; the tree of only one file at a time is in memory, because each fork copies its pages."""
+        for path in self._paths:
+            mutants = list(_mutants(path))
+            file.write(json.dumps({"path": path, "keys": [mutant.key for mutant in mutants]}) + "\n")
+            yield from (mutant for mutant in mutants if mutant.key not in self._done)
+
+    def _run(
+        self,
+        waiting: Iterator[Mutant],
+        items: list[pytest.Item],
+        reached: Reached,
+        functions: dict[tuple[str, str], list[FunctionType]],
+    ) -> Iterator[dict[str, Any]]:
+        failed: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)  # by function, tests that noticed a change
+        running: dict[int, tuple[Mutant, int]] = {}
+        while True:
+            while len(running) < self._processes and (mutant := next(waiting, None)) is not None:
+                by_line = reached.tests.get(mutant.path, {})
+                noticed = failed[mutant.path, mutant.function]
+                tests = sorted(
+                    {test for line in mutant.lines for test in by_line.get(line, ())},
+                    key=lambda test: (-noticed[test], reached.seconds[test]),
+                )
+                targets = functions[_module(mutant.path), mutant.function]
+                seconds = sum(reached.seconds[test] for test in tests)
+                reading, writing = os.pipe()
+                pid = os.fork()
+                if pid == 0:
+                    os.close(reading)
+                    _be(mutant, targets, [(test, items[test]) for test in tests], seconds, writing)
+                os.close(writing)
+                running[pid] = mutant, reading
+            if not running:
+                return
+            pid, status = os.wait()
+            mutant, reading = running.pop(pid)
+            with os.fdopen(reading) as pipe:
+                diff, _, failure = pipe.read().partition("\0")
+            result = {"key": mutant.key, "line": mutant.lines.start, "diff": diff}
+            if failure.isdigit():
+                failed[mutant.path, mutant.function][int(failure)] += 1
+                yield result | {"verdict": "killed", "by": items[int(failure)].nodeid}
+            elif os.WIFSIGNALED(status):
+                yield result | {"verdict": "killed", "by": signal.Signals(os.WTERMSIG(status)).name}
+            else:
+                yield result | {"verdict": failure}
+
+
+def _be(
+    mutant: Mutant, targets: list[FunctionType], tests: list[tuple[int, pytest.Item]], seconds: float, writing: int
+) -> None:
+    """Be the mutant until a test fails, then end; says in `writing` what changed, and the number of that test."""
+    limit = int(time.process_time() + 2 + 10 * seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    try:
+        diff, compiled = _compile(mutant, targets[0])
+        os.write(writing, diff.encode() + b"\0")
+        for target in targets:
+            target.__code__, target.__defaults__ = compiled.__code__, compiled.__defaults__
+            target.__kwdefaults__ = compiled.__kwdefaults__
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        following = [item for _, item in tests[1:]] + [None]
+        failure = next(
+            (number for (number, item), after in zip(tests, following, strict=True) if _fails(item, after)), None
+        )
+        os.write(writing, str("survived" if tests else "not reached").encode() if failure is None else b"%d" % failure)
+    except BaseException as error:  # noqa: BLE001 - a fork must not return into the loop of its parent
+        os.write(writing, f"error {error!r}".encode())
+    finally:
+        os._exit(0)
+
+
+def _fails(item: pytest.Item, following: pytest.Item | None) -> bool:
+    reports = runtestprotocol(item, log=False, nextitem=following)
+    return any(report.failed for report in reports)
+
+
+def _compile(mutant: Mutant, original: FunctionType) -> tuple[str, FunctionType]:
+    """The function as the mutant has it, and the difference."""
+    definition = mutant.mutation.contained_by_top_level_function
+    assert definition is not None
+    changed = deep_replace(definition, mutant.mutation.original_node, mutant.mutation.mutated_node)
+    assert isinstance(changed, libcst.FunctionDef)
+    module = libcst.Module([])
+    before, after = (
+        module.code_for_node(function.with_changes(decorators=(), leading_lines=()))
+        for function in (definition, changed)
+    )
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    diff = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+    owner, _, name = mutant.function.rpartition(".")
+    source = textwrap.dedent(after)
+    if owner:
+        source = f"class {owner}:\n" + textwrap.indent(source, "    ")
+    namespace = dict(original.__globals__)
+    exec(
+        compile(source, mutant.path, "exec", flags=original.__code__.co_flags & 0x1000000, dont_inherit=True), namespace
+    )
+    compiled = namespace[owner].__dict__[name] if owner else namespace[name]
+    assert isinstance(compiled, FunctionType)
+    return diff, compiled
+
+
+def _reached(items: Sequence[pytest.Item]) -> Reached:
+    """Run all tests in a fork, which caches what they compute, and return what they reach."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.close(reading)
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(_trace(items), pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        trace = json.load(pipe)
+    os.wait()
+    if trace["failed"]:
+        raise pytest.UsageError(f"these tests fail without a change: {trace['failed']}")
+    root = f"{Path.cwd()}/"
+    tests = {
+        path.removeprefix(root): {int(line): numbers for line, numbers in lines.items()}
+        for path, lines in trace["tests"].items()
+    }
+    return Reached(tests, trace["seconds"])
+
+
+def _trace(items: Sequence[pytest.Item]) -> dict[str, Any]:
+    tracer = coverage.Coverage(data_file=None, include=list(MUTATED), config_file=False)
+    seconds, failed = [], []
+    tracer.start()
+    for number, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True)):
+        tracer.switch_context(str(number))
+        started = time.process_time()
+        if _fails(item, following):
+            failed.append(item.nodeid)
+        seconds.append(time.process_time() - started)
+    tracer.stop()
+    data = tracer.get_data()
+    tests = {
+        path: {line: [int(name) for name in names if name] for line, names in data.contexts_by_lineno(path).items()}
+        for path in data.measured_files()
+    }
+    return {"tests": tests, "seconds": seconds, "failed": failed}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
