@@ -76,7 +76,8 @@ def read_cron(expression: str, zone: tzinfo) -> Cron | str:
     for field, (name, least, most, names) in zip(fields, _FIELDS, strict=True):
         values = _read_field(field, least, most, names)
         if values is None:
-            return f"{field!r} is not a {name}: write * or numbers from {least} to {most}, like 1,15 or 1-5 or */2"
+            hint = f"write * or numbers from {least} to {most}, like 1,15 or 1-5 or */2"
+            return f"{field!r} is not valid as the {name}: {hint}"
         numbers.append(values)
     minutes, hours, days, months, weekdays = numbers
     is_either = not fields[2].startswith("*") and not fields[4].startswith("*")
