@@ -52,8 +52,7 @@ def remarks(
     return [(remark.level, remark.node_id, remark.message) for remark in check(trigger, graph)]
 
 
-def reports(diagnostics: list[tuple[str, str | None, str]], level: str, node_id: str | None, part: str) -> bool:
-    return any(diagnostic[:2] == (level, node_id) and part in diagnostic[2] for diagnostic in diagnostics)
+UNREACHED = "cannot be reached from the trigger"
 
 
 def test_a_valid_graph_has_no_diagnostics() -> None:
@@ -90,17 +89,19 @@ def test_every_kind_of_node_and_every_setting_can_be_published() -> None:
 
 
 def test_an_empty_graph_is_refused() -> None:
-    assert reports(remarks([]), "error", None, "is empty")
+    message = "the graph is empty: it needs a trigger node and at least one step"
+    assert remarks([]) == [("error", None, message)]
 
 
 def test_a_trigger_without_steps_is_refused() -> None:
-    assert reports(remarks([T]), "error", "t", "nothing follows")
+    assert remarks([T]) == [("error", "t", "nothing follows the trigger")]
+
+
+WITHOUT_TRIGGER = "starts the entries as the first node, because the graph has no trigger node"
 
 
 def test_a_graph_without_trigger_starts_at_its_first_node() -> None:
-    diagnostics = remarks([TAG, EXIT], "tag>x")
-    assert [diagnostic[:2] for diagnostic in diagnostics] == [("warning", "tag")]
-    assert "first node" in diagnostics[0][2]
+    assert remarks([TAG, EXIT], "tag>x") == [("warning", "tag", WITHOUT_TRIGGER)]
 
 
 def test_a_first_node_of_an_unknown_kind_needs_consent() -> None:
@@ -108,53 +109,61 @@ def test_a_first_node_of_an_unknown_kind_needs_consent() -> None:
     graph = read_graph({"nodes": [odd, TAG], "edges": [{"source": "u", "target": "tag"}]})
     assert isinstance(graph, Graph)
     [diagnostic] = check(PAID, graph)
-    assert (diagnostic.level, diagnostic.node_id, diagnostic.consent) == ("warning", "u", "accept_dropped")
-    assert "the node kind 'teleport' is unknown" in diagnostic.message
-    assert reports(remarks([T, odd], "t>u"), "error", "u", "unknown node kind")
-    assert reports(remarks([odd]), "error", "u", "nothing follows")
-    assert reports(remarks([odd, TAG], "u:true>tag"), "error", "u", "does not branch")
+    message = f"the node kind 'teleport' is unknown and will be dropped: the step only {WITHOUT_TRIGGER}"
+    dropped = ("warning", "u", message)
+    assert diagnostic == Diagnostic(*dropped[::2], "u", consent="accept_dropped")
+    assert [(level, text.partition(";")[0]) for level, _, text in remarks([T, odd], "t>u")] == [
+        ("error", "unknown node kind 'teleport'")
+    ]
+    assert remarks([odd]) == [("error", "u", "nothing follows the trigger"), dropped]
+    no_branch = "does not branch: its edge has no sourceHandle, such as 'true'"
+    assert remarks([odd, TAG], "u:true>tag") == [("error", "u", no_branch), dropped]
 
 
 def test_the_trigger_should_come_first() -> None:
-    assert reports(remarks([TAG, T], "t>tag"), "warning", "t", "should be the first")
+    assert remarks([TAG, T], "t>tag") == [("warning", "t", "should be the first node of the graph")]
 
 
 def test_a_second_trigger_is_refused() -> None:
     second = T | {"id": "t2"}
-    assert reports(remarks([T, second, TAG], "t>tag", "t2>tag"), "error", "t2", "second trigger")
+    assert remarks([T, second, TAG], "t>tag", "t2>tag") == [
+        ("error", "t2", "is a second trigger node: a graph has one"),
+        ("error", "t2", UNREACHED),
+    ]
 
 
 def test_duplicate_ids_are_refused() -> None:
-    assert reports(remarks([T, TAG, TAG], "t>tag"), "error", "tag", "same id")
+    assert remarks([T, TAG, TAG], "t>tag") == [("error", "tag", "has the same id as another node")]
 
 
 @pytest.mark.parametrize(
-    ("edge", "node_id", "part"),
+    ("edge", "node_id", "message"),
     [
-        ("tag>nowhere", "tag", "leads to node 'nowhere'"),
-        ("nowhere>tag", "tag", "starts at node 'nowhere'"),
-        ("nowhere>away", None, "starts at node 'nowhere'"),
-        ("tag:true>x", "tag", "has no sourceHandle"),
-        ("t:a>x", "t", "has no sourceHandle"),
-        ("x>tag", "x", "no edge leaves it"),
-        ("c>x", "c", "without sourceHandle"),
-        ("c:maybe>x", "c", "has no branch 'maybe'"),
-        ("t>tag", "t", "two edges from the same handle to 'tag'"),
+        ("tag>nowhere", "tag", "an edge leads to node 'nowhere', which does not exist"),
+        ("nowhere>tag", "tag", "an edge starts at node 'nowhere', which does not exist"),
+        ("nowhere>away", None, "an edge starts at node 'nowhere', which does not exist"),
+        ("tag:true>x", "tag", "does not branch: its edge has no sourceHandle, such as 'true'"),
+        ("t:a>x", "t", "does not branch: its edge has no sourceHandle, such as 'a'"),
+        ("x>tag", "x", "ends the entry: no edge leaves it"),
+        ("c>x", "c", "has an edge without sourceHandle: its branches are true and false"),
+        ("c:maybe>x", "c", "has no branch 'maybe': its branches are true and false"),
+        ("t>tag", "t", "has two edges from the same handle to 'tag'"),
         ("w>x", "w", "has an edge without sourceHandle: its branches are matched and timeout"),
-        ("w:true>x", "w", "has no branch 'true'"),
+        ("w:true>x", "w", "has no branch 'true': its branches are matched and timeout"),
         ("s:c>x", "s", "has no branch 'c': its branches are a and b"),
     ],
 )
-def test_edges_lead_from_a_handle_to_a_node(edge: str, node_id: str | None, part: str) -> None:
+def test_edges_lead_from_a_handle_to_a_node(edge: str, node_id: str | None, message: str) -> None:
     nodes = [T, TAG, condition("c", ("a", "exists", None)), WAIT, SPLIT, EXIT]
     row = ["t>tag", "tag>c", "c:true>x", "c:false>w", "w:matched>s", "s:a>x"]
-    assert reports(remarks(nodes, *row, edge), "error", node_id, part)
+    loop = [("error", "x", "leads back to 'tag': a graph has no loops")] if edge == "x>tag" else []
+    assert remarks(nodes, *row, edge) == [("error", node_id, message), *loop]
 
 
 def test_a_condition_needs_at_least_one_connected_handle() -> None:
     nodes = [T, condition("c", ("a", "exists", None)), EXIT]
     assert remarks(nodes, "t>c", "c:false>x") == []
-    assert reports(remarks(nodes, "t>c"), "error", "c", "connect true or false to a step")
+    assert remarks(nodes, "t>c") == [("error", "c", "connect true or false to a step"), ("error", "x", UNREACHED)]
 
 
 @pytest.mark.parametrize(("node", "ways"), [(WAIT, "matched or timeout"), (SPLIT, "a or b")])
@@ -165,22 +174,22 @@ def test_every_branching_node_needs_an_edge(node: dict[str, Any], ways: str) -> 
 
 def test_unreachable_nodes_are_refused() -> None:
     diagnostics = remarks([T, TAG, EXIT, message("m")], "t>tag", "m>x")
-    assert reports(diagnostics, "error", "m", "cannot be reached")
-    assert reports(diagnostics, "error", "x", "cannot be reached")
+    assert diagnostics == [("error", "x", UNREACHED), ("error", "m", UNREACHED)]
 
 
 @pytest.mark.parametrize(
-    ("edges", "node_id"),
+    ("edges", "node_id", "target"),
     [
-        (["t>tag", "tag>tag"], "tag"),
-        (["t>tag", "tag>t"], "tag"),
-        (["t>tag", "tag>c", "c:true>tag", "c:false>x"], "c"),
-        (["t>x", "tag>c", "c:true>tag"], "c"),
+        (["t>tag", "tag>tag"], "tag", "tag"),
+        (["t>tag", "tag>t"], "tag", "t"),
+        (["t>tag", "tag>c", "c:true>tag", "c:false>x"], "c", "tag"),
+        (["t>x", "tag>c", "c:true>tag"], "c", "tag"),
     ],
 )
-def test_loops_are_refused(edges: list[str], node_id: str) -> None:
+def test_loops_are_refused(edges: list[str], node_id: str, target: str) -> None:
     nodes = [T, TAG, condition("c", ("a", "exists", None)), EXIT]
-    assert reports(remarks(nodes, *edges), "error", node_id, "leads back")
+    loops = [remark for remark in remarks(nodes, *edges) if "loops" in remark[2]]
+    assert loops == [("error", node_id, f"leads back to {target!r}: a graph has no loops")]
 
 
 def test_two_edges_to_one_node_are_not_a_loop() -> None:
@@ -201,7 +210,8 @@ def test_an_unknown_kind_and_an_invalid_template_are_refused_by_field() -> None:
 
 
 def test_a_wildcard_trigger_is_a_warning() -> None:
-    assert reports(remarks([T, TAG], "t>tag", trigger=Trigger()), "warning", None, "every custom event")
+    message = "no event name: every custom event of the organization starts this automation"
+    assert remarks([T, TAG], "t>tag", trigger=Trigger()) == [("warning", None, message)]
 
 
 def test_an_invalid_event_name_is_a_warning() -> None:
@@ -213,8 +223,11 @@ def test_an_invalid_event_name_is_a_warning() -> None:
 def test_an_unknown_operator_is_a_warning_at_its_node() -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter("amount", "gt", 5),))
     diagnostics = remarks([T, condition("c", ("a", "lt", 1)), EXIT], "t>c", "c:true>x", trigger=trigger)
-    assert reports(diagnostics, "warning", None, "'gt' on 'amount'")
-    assert reports(diagnostics, "warning", "c", "'lt' on 'a'")
+    dropped = "is unknown and will be dropped; the operators are eq, neq, in, contains, exists"
+    assert diagnostics == [
+        ("warning", None, f"the operator 'gt' on 'amount' {dropped}"),
+        ("warning", "c", f"the operator 'lt' on 'a' {dropped}"),
+    ]
 
 
 def test_an_unknown_operator_in_a_wait_or_goal_is_a_warning() -> None:
@@ -236,16 +249,22 @@ def test_invalid_settings_refuse_publication() -> None:
 
 
 def test_a_condition_without_filters_is_a_warning() -> None:
-    assert reports(remarks([T, condition("c"), EXIT], "t>c", "c:true>x"), "warning", "c", "no filters")
+    message = "has no filters: every contact follows true"
+    assert remarks([T, condition("c"), EXIT], "t>c", "c:true>x") == [("warning", "c", message)]
 
 
 @pytest.mark.parametrize(
-    ("path", "part"), [("payload.amount", "write 'amount'"), ("contact.tier", "in a condition"), ("amount", None)]
+    ("path", "message"),
+    [
+        ("payload.amount", "the trigger sees the keys of the payload directly: write 'amount', not 'payload.amount'"),
+        ("contact.tier", "the trigger does not see the contact: test 'contact.tier' in a condition"),
+        ("amount", None),
+    ],
 )
-def test_a_path_outside_the_flat_context_is_a_warning_in_a_trigger(path: str, part: str | None) -> None:
+def test_a_path_outside_the_flat_context_is_a_warning_in_a_trigger(path: str, message: str | None) -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter(path, "eq", 5),))
     diagnostics = remarks([T, TAG], "t>tag", trigger=trigger)
-    assert diagnostics == [] if part is None else reports(diagnostics, "warning", None, part)
+    assert diagnostics == ([] if message is None else [("warning", None, message)])
 
 
 def test_an_overridden_built_in_is_a_warning_where_it_is_used() -> None:
@@ -254,21 +273,19 @@ def test_an_overridden_built_in_is_a_warning_where_it_is_used() -> None:
         condition("c", ("email", "exists", None), ("walletAddress", "exists", None)),
         message("m", "Hi {{ payload.email }}", "{{ email }} {{ contact.email }}"),
     ]
-    diagnostics = remarks(nodes, "t>c", "c:true>m")
-    assert {diagnostic[1] for diagnostic in diagnostics if "'email' is the payload's key" in diagnostic[2]} == {
-        "c",
-        "m",
-    }
-    assert len(diagnostics) == 2
+    overridden = "'email' is the payload's key of that name if the event has one, not the built-in value"
+    assert remarks(nodes, "t>c", "c:true>m") == [("warning", "c", overridden), ("warning", "m", overridden)]
 
 
 def test_a_message_without_a_condition_on_the_wallet_is_a_warning() -> None:
-    assert reports(remarks([T, message("m")], "t>m"), "warning", "m", "without a wallet")
+    text = "fails for contacts without a wallet: test walletAddress in a condition before this step"
+    assert remarks([T, message("m")], "t>m") == [("warning", "m", text)]
 
 
 def test_an_email_without_a_condition_on_the_address_is_a_warning() -> None:
     email = {"id": "e", "type": "send_email", "data": {"subject": "s", "body": "b"}}
-    assert reports(remarks([T, email], "t>e"), "warning", "e", "without an email address")
+    text = "fails for contacts without an email address: test email in a condition before this step"
+    assert remarks([T, email], "t>e") == [("warning", "e", text)]
     assert remarks([T, condition("c", ("email", "exists", None)), email], "t>c", "c:true>e") == []
 
 
@@ -337,7 +354,8 @@ def test_a_comparison_with_a_list_of_the_contact_is_a_warning() -> None:
 
 def test_in_without_an_array_is_a_warning() -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter("asset", "in", "USDC"),))
-    assert reports(remarks([T, TAG], "t>tag", trigger=trigger), "warning", None, "needs an array of values")
+    message = "'in' on 'asset' needs an array of values: no event passes it"
+    assert remarks([T, TAG], "t>tag", trigger=trigger) == [("warning", None, message)]
     nothing = Trigger(frozenset({"paid"}), (Filter("asset", "in", []),))
     message = "'in' on 'asset' has an empty array: no event passes it"
     assert remarks([T, TAG], "t>tag", trigger=nothing) == [("warning", None, message)]
@@ -388,8 +406,12 @@ def test_a_guard_that_is_written_after_a_wait_is_reported(
     nodes: list[dict[str, Any]], edges: tuple[str, ...], settings: Any, waiting: str | None
 ) -> None:
     warnings = [remark[2] for remark in remarks([T, message("m"), *nodes], *edges, settings=settings)]
-    guards = [warning for warning in warnings if "is written after" in warning]
-    assert [f"is written after {waiting}" in guard for guard in guards] == [True] * (waiting is not None)
+    path = "contact.level" if LEVEL in nodes else "contact.tags"
+    guard = (
+        f"{path} is written after {waiting}, which waits: until then, other entries of the contact pass this condition."
+        " Write it before that step"
+    )
+    assert [warning for warning in warnings if "is written after" in warning] == [guard] * (waiting is not None)
 
 
 def test_every_guard_before_a_wait_and_a_late_tag_is_reported() -> None:

@@ -235,6 +235,8 @@ def _check_branches(graph: Graph) -> Iterator[Diagnostic]:
     for sequence in graph.route.sequences:
         first_wait = None
         for start, nodes in sequence.branches:
+            if start not in graph.by_id:
+                continue  # reported as an edge to a node that does not exist
             if first_wait is not None:
                 message = f"begins after {first_wait!r}, which waits: draw its edge first if it should not wait"
                 yield Diagnostic("warning", message, start)
