@@ -22,6 +22,7 @@ from workbench.language.trigger import Trigger, read_trigger
         ("send_email", {"subject": "s", "body": "b", "onMissing": "stop"}, "n.data.onMissing: must be fail or skip"),
         ("send_email", {"subject": "s", "body": "b", "trackClicks": "yes"},
          "n.data.trackClicks: must be true or false"),
+        ("send_webhook", {}, "n.data.url: must be a non-empty text"),
         ("send_webhook", {"url": "https://example.com/hook", "body": ""},
          "n.data.body: must not be empty; leave it out to send the event"),
         ('send_webhook', {'url': 'https://example.com/hook', 'body': {'a': ['{{ x']}},
@@ -35,16 +36,24 @@ from workbench.language.trigger import Trigger, read_trigger
         ("send_via", {"connection": "chat", "fields": {}, "locales": {"de": {}}},
          "n.data.locales.de: must have a field; the name of a field has 1 to 64 characters of a-z, A-Z, 0-9 and "
          "_, and begins with a letter"),
+        ("send_via", {"connection": "chat", "fields": {}, "locales": {"de": {"a": 1}}},
+         "n.data.locales.de.a: must be a non-empty text"),
+        ('send_via', {'connection': 'chat', 'fields': {'a': ['{{ x']}},
+         "n.data.fields.a: line 1: unexpected end of template, expected 'end of the expression'."),
         ("remove_tag", {"tag": "x" * 65}, "n.data.tag: must be 1 to 64 characters"),
         ("update_contact", {}, "n.data.attributes: must be an object of 1 to 50 attributes"),
         ("update_contact", {"attributes": {"a": None}}, "n.data.attributes.a: must be a string, number or boolean"),
         ("update_contact", {"attributes": {"a": "x" * 1025}}, "n.data.attributes.a: must be at most 1024 bytes"),
         ("update_contact", {"attributes": {"a" * 129: 1}},
          "n.data.attributes: keys must be 1 to 128 characters, without U+0000"),
+        ('update_contact', {'attributes': {'a': '{{ x'}},
+         "n.data.attributes: line 1: unexpected end of template, expected 'end of the expression'."),
         ("delay", {}, "n.data.seconds: must be a whole number of seconds from 1 to 31,622,400 (366 days)"),
         ("wait_for_event", {"event": "a b", "timeoutSeconds": 1},
          "n.data.event: must be the name of an event: 1 to 64 characters of a-z A-Z 0-9 _ . : -, or of a contract "
          "log: 0x…:Transfer"),
+        ("wait_for_event", {"event": "a"},
+         "n.data.timeoutSeconds: must be a whole number of seconds from 1 to 31,622,400 (366 days)"),
         ("wait_for_event", {"event": "a", "timeoutSeconds": 1, "filters": [5]},
          "n.data.filters[0]: must be an object with path, operator and value"),
         ("wait_until", {}, "n.data.time: is missing: write a time of day, or an attribute with a date"),
@@ -59,6 +68,9 @@ from workbench.language.trigger import Trigger, read_trigger
         ("wait_until", {"attribute": "a", "offsetSeconds": 31708800},
          "n.data.offsetSeconds: must be a whole number of seconds, not 0, up to 31,622,400 (366 days) either way"),
         ("wait_until", {"attribute": "a,b"}, "n.data.attribute: must be a name of 1 to 128 characters without commas"),
+        ("wait_until", {"attribute": 5, "timezoneAttribute": ""},
+         "n.data.attribute: must be a name of 1 to 128 characters without commas; n.data.timezoneAttribute: must "
+         "be a name of 1 to 128 characters without commas"),
         ("split", {}, "n.data.branches: must be an array of 2 to 100 branches"),
         ("split", {"branches": [{"handle": "0", "percent": 50}, {"handle": "1", "percent": 51}]},
          "n.data.branches: the percentages sum to 101, not to 100"),
@@ -66,11 +78,17 @@ from workbench.language.trigger import Trigger, read_trigger
          "n.data.branches[1].percent: must be a whole number from 0 to 100"),
         ("split", {"branches": [{"handle": "a", "percent": 50}, {"handle": "a", "percent": 50}]},
          "n.data.branches: two branches have the same handle"),
+        ("split", {"branches": [{"handle": "a", "percent": 50}, {"percent": 50}]},
+         "n.data.branches[1].handle: must be 1 to 128 characters"),
+        ("send_inapp", {"body": "b"}, "n.data.title: must be a non-empty text"),
+        ('send_inapp', {'title': '{{ x', 'body': 'b'},
+         "n.data.title: line 1: unexpected end of template, expected 'end of the expression'."),
         ('send_inapp', {'title': 't', 'body': "{% import 'x' as x %}"},
          "n.data.body: line 1: import is not allowed here"),
         ("send_inapp", {"title": "t", "body": "b", "recipientMode": "all"},
          "n.data.recipientMode: must be triggering_profile"),
         ("send_inapp", {"title": "t", "body": "b", "data": [1]}, "n.data.data: must be an object"),
+        ("add_tag", {}, "n.data.tag: must be 1 to 64 characters"),
         ("condition", {"filters": [{"path": "a"}]}, "n.data.filters[0].operator: must be a non-empty string"),
         ("condition", {"filters": "x"}, "n.data.filters: must be an array of filters"),
     ],
@@ -86,10 +104,18 @@ def test_the_data_of_a_node(kind: str, data: Any, problems: str) -> None:
     [
         (None, "graph: must be an object with nodes and edges"),
         ({"nodes": {}}, "graph.nodes: must be an array"),
+        ({"edges": 5}, "graph.edges: must be an array"),
+        ({"nodes": [5]}, "graph.nodes[0].id: must be 1 to 128 characters"),
         ({"nodes": [{"id": "a"}]}, "graph.nodes[0].type: must be a string"),
+        ({"nodes": [{"id": "a", "type": "exit", "data": []}]}, "graph.nodes[0].data: must be an object"),
+        ({"edges": [5]}, "graph.edges[0]: must be an object"),
         ({"edges": [{"source": "a"}]}, "graph.edges[0].target: must be the id of a node, 1 to 128 characters"),
+        ({"edges": [{"source": [], "target": "a"}]},
+         "graph.edges[0].source: must be the id of a node, 1 to 128 characters"),
         ({"edges": [{"source": "a", "target": "b", "sourceHandle": 5}]},
          "graph.edges[0].sourceHandle: must be a string of at most 128 characters"),
+        ({"edges": [{"source": "a", "target": "b", "id": {}}]},
+         "graph.edges[0].id: must be a string of at most 128 characters"),
         ({"nodes": [{"id": 'a\x00", "type": "exit'}]}, "graph: contains U+0000 or an unpaired surrogate"),
     ],
 )  # fmt: skip
@@ -102,11 +128,22 @@ def test_a_graph(graph: Any, problems: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "problems"),
     [
+        ([], "s: must be an object"),
         ({"quiet_hours": {}},
          "s.quiet_hours: unknown setting; the settings are reentry, goal, quietHours, timezone, frequencyCap, "
          "holdout, localeAttribute, defaultLocale"),
+        ({"goal": "paid"}, "s.goal: must be an object"),
+        ({"goal": {}},
+         "s.goal.event: must be the name of an event: 1 to 64 characters of a-z A-Z 0-9 _ . : -, or of a contract "
+         "log: 0x…:Transfer"),
+        ({"goal": {"event": "a b", "filters": {}}},
+         "s.goal.event: must be the name of an event: 1 to 64 characters of a-z A-Z 0-9 _ . : -, or of a contract "
+         "log: 0x…:Transfer; s.goal.filters: must be an array of filters"),
         ({"reentry": {}}, "s.reentry.policy: must be one of always, once, once_per, not_while_running"),
         ({"reentry": {"policy": "once_per"}}, "s.reentry.days: must be a whole number from 1 to 3,650"),
+        ({"quietHours": {"from": "24:00", "to": "8:00"}},
+         "s.quietHours.from: must be a time of day from 00:00 to 23:59, like 22:00; s.quietHours.to: must be a "
+         "time of day from 00:00 to 23:59, like 22:00"),
         ({"quietHours": {"from": "22:00", "to": "22:00"}},
          "s.quietHours.to: must differ from `from`, otherwise every hour would be quiet"),
         ({"quietHours": {"from": "22:00", "to": "08:00", "timezoneAttribute": 1}},
@@ -119,6 +156,8 @@ def test_a_graph(graph: Any, problems: str) -> None:
          "s.frequencyCap.per: must be day; any other period is written as `seconds`"),
         ({"frequencyCap": {"messages": 1, "per": "day", "seconds": 60}},
          "s.frequencyCap.seconds: has no effect with `per`: leave out one of them"),
+        ({"frequencyCap": {"messages": 1, "per": "day", "timezoneAttribute": 1}},
+         "s.frequencyCap.timezoneAttribute: must be the name of an attribute of the contact"),
     ],
 )  # fmt: skip
 def test_settings(settings: Any, problems: str) -> None:
@@ -128,8 +167,17 @@ def test_settings(settings: Any, problems: str) -> None:
 @pytest.mark.parametrize(
     ("trigger", "problems"),
     [
+        ({"event": 5}, "triggerSpec.event: must be a string"),
         ({"eventNames": "paid"}, "triggerSpec.eventNames: must be an array of non-empty strings"),
+        ({"filters": {}}, "triggerSpec.filters: must be an array of filters"),
+        ({"filters": [5]}, "triggerSpec.filters[0]: must be an object with path, operator and value"),
+        ({"filters": [{"operator": "eq", "value": 1}]}, "triggerSpec.filters[0].path: must be a non-empty string"),
+        ({"filters": [{"path": "a", "operator": 5, "value": 1}]},
+         "triggerSpec.filters[0].operator: must be a non-empty string"),
         ({"filters": [{"path": "a", "operator": "eq"}]}, "triggerSpec.filters[0].value: is required for eq"),
+        ({"filters": [{"path": 'a\x00", "operator": "exists'}]},
+         "triggerSpec: contains U+0000 or an unpaired surrogate"),
+        ([], "triggerSpec: must be an object"),
         ({"type": 5},
          "triggerSpec.type: must be one of app_event, onchain_event, segment_entered, segment_left, broadcast, "
          "schedule"),
@@ -154,6 +202,6 @@ def test_settings(settings: Any, problems: str) -> None:
     ],
 )  # fmt: skip
 def test_a_trigger(trigger: Any, problems: str) -> None:
-    read = read_trigger({"type": "app_event"} | trigger)
+    read = read_trigger(trigger if isinstance(trigger, list) else {"type": "app_event"} | trigger)
     assert not isinstance(read, Trigger)
     assert "; ".join(map(str, read)) == problems

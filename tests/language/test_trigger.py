@@ -43,6 +43,8 @@ def test_a_trigger_without_names_is_the_wildcard(spec: dict[str, Any]) -> None:
     trigger = read_trigger({"type": "app_event"} | spec)
     assert trigger == Trigger()
     assert isinstance(trigger, Trigger)
+    assert (trigger.type, trigger.is_wildcard) == ("app_event", True)
+    assert not Trigger(frozenset({"paid"})).is_wildcard
     assert fires(trigger, "anything", {}, NOW)
 
 

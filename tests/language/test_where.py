@@ -13,12 +13,12 @@ from workbench.language.check import CatalogFacts, check, check_against, compare
 from workbench.language.codec import decode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
-from workbench.language.filter import Where, explain, passes
+from workbench.language.filter import Where, explain, matches, passes
 from workbench.language.graph import read_graph
 from workbench.language.problem import Problem
 from workbench.language.simulate import SimulatedAutomation, simulate
 from workbench.language.template import MAX_WHERE, TemplateError, compile_where
-from workbench.language.trigger import Trigger, needs_email, read_trigger
+from workbench.language.trigger import Trigger, fires, needs_email, read_trigger
 
 CONTEXT: dict[str, Any] = decode(
     """{
@@ -245,6 +245,15 @@ def test_an_expression_has_a_budget_of_work() -> None:
     assert not holds(f"({bomb}) | length > 0", {"x": "x" * 16_000})
     assert not holds("1 in [" + ",".join(["x | title"] * 480) + "] or true", {"x": "a b " * 4_000})
     assert not holds("x" + " * x" * 40 + " > 0", {"x": 10**300})
+
+
+def test_an_expression_is_judged_at_a_moment() -> None:
+    where = Where("day | days_since == 1")
+    trigger = Trigger(frozenset({"paid"}), (where,))
+    for at, passed in [(datetime(2026, 10, 22, tzinfo=UTC), True), (datetime(2026, 10, 23, tzinfo=UTC), False)]:
+        assert [passes(where, CONTEXT, at), matches([where], CONTEXT, at)] == [passed] * 2
+        assert explain([where], CONTEXT, at)[0].passed is passed
+        assert fires(trigger, "paid", CONTEXT, at) is passed
 
 
 def test_numbers_of_python_are_exact_too() -> None:
