@@ -71,14 +71,15 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=["*"], help="such as workbench.language.advance")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--again", action="store_true", help="run those again that survived or were not reached")
+    parser.add_argument("--tests", nargs="*", help="run only these, which is quick, and keep only what they kill")
     parser.add_argument("--report", action="store_true", help="only tell what is known")
     arguments = parser.parse_args()
     files = [path for pattern in MUTATED for path in sorted(map(str, Path().glob(pattern)))]
     paths = dict.fromkeys(path for module in arguments.modules for path in files if fnmatch(_module(path), module))
     if not arguments.report:
         options = ["-q", "-s", "--assert=plain", "--tb=native", "--hypothesis-profile=mutants"]
-        runner = _Runner(list(paths), arguments.processes, arguments.again)
-        if code := pytest.main([*options, *TESTS], plugins=[runner]):
+        runner = _Runner(list(paths), arguments.processes, arguments.again, is_partial=bool(arguments.tests))
+        if code := pytest.main([*options, *(arguments.tests or TESTS)], plugins=[runner]):
             return int(code)
     _report(paths)
     return 0
@@ -95,10 +96,14 @@ def _report(paths: Iterable[str]) -> None:
             verdict = result["verdict"] if result else "not run"
             count[verdict] += 1
             if result and verdict != "killed":
-                _say(f"{verdict}: {path}:{result['line']} {key}\n{result['diff']}")
+                _say(_described(result))
         table.append(_row(_module(path), count))
         total += count
     _say("\n".join([*table, _row("all", total)]))
+
+
+def _described(result: dict[str, Any]) -> str:
+    return f"{result['verdict']}: {result['key']}, line {result['line']}\n{result['diff']}"
 
 
 def _row(name: str, count: Counter[str]) -> str:
@@ -169,9 +174,10 @@ class _Visitor(MutationVisitor):
 class _Runner:
     """A plugin of pytest that runs mutants in place of the tests."""
 
-    def __init__(self, paths: Sequence[str], processes: int, again: bool) -> None:
+    def __init__(self, paths: Sequence[str], processes: int, again: bool, *, is_partial: bool) -> None:
         self._paths = paths
         self._processes = processes
+        self._is_partial = is_partial
         done = _results()[1].values()
         self._done = {result["key"] for result in done if result["verdict"] == "killed" or not again}
 
@@ -196,8 +202,11 @@ class _Runner:
         with RESULTS.open("a") as file:
             waiting = self._waiting(file)
             for result in self._run(waiting, session.items, reached, functions):
-                file.write(json.dumps(result) + "\n")
-                file.flush()
+                if result["verdict"] == "killed" or not self._is_partial:
+                    file.write(json.dumps(result) + "\n")
+                    file.flush()
+                else:
+                    _say(_described(result))
                 counts[result["verdict"]] += 1
                 if counts.total() % 100 == 0:
                     rate = counts.total() / (time.monotonic() - started) * 60
@@ -269,7 +278,7 @@ def _be(
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        following = [item for _, item in tests[1:]] + [None]
+        following = [*(item for _, item in tests[1:]), None][: len(tests)]
         failure = next(
             (number for (number, item), after in zip(tests, following, strict=True) if _fails(item, after)), None
         )
