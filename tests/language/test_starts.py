@@ -8,6 +8,7 @@ import pytest
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import NOW, graph_of
 from workbench.language.check import CatalogFacts, check, check_against, segments_of
+from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
 from workbench.language.graph import Graph
@@ -81,6 +82,34 @@ def test_neither_events_nor_starts_of_other_segments_begin_it() -> None:
     problems = read_sample(b'{"type": "segment_left"}', automation.trigger, 0)
     assert isinstance(problems, tuple)
     assert str(problems[0]) == "event.type: this automation does not start from segment_left"
+
+
+LOGS = read_trigger(
+    {"type": "onchain_event", "chainId": 1, "contract": "0x" + "a" * 40, "signature": "Paid(address who)"}
+    | {"walletArg": "who"}
+)
+
+
+@pytest.mark.parametrize(
+    ("of", "described", "problem"),
+    [
+        (trigger(), {"type": "onchain_event"}, "event.type: this automation does not start from on-chain events"),
+        (Trigger(), {"type": "broadcast"}, "event.type: this automation does not start from broadcast"),
+        (LOGS, {"type": "broadcast"}, "event.type: this automation does not start from broadcast"),
+        (
+            LOGS,
+            {"type": "onchain_event", "args": {}},
+            "event.args.who: must be an address: 0x and 40 hexadecimal digits",
+        ),
+        (trigger(), {"type": "segment_entered", "contact": {"email": 5}}, "event.contact.email: must be a string"),
+        (Trigger(), {"contact": {"email": 5}}, "event.event: is required"),
+        (Trigger(), ["type"], "event: must be a JSON object"),
+    ],
+)
+def test_a_sample_that_cannot_start_an_automation_has_problems(of: Trigger, described: Any, problem: str) -> None:
+    problems = read_sample(encode(described), of, 0)
+    assert isinstance(problems, tuple)
+    assert str(problems[0]) == problem
 
 
 def test_values_that_a_start_never_has_and_unknown_segments_are_reported() -> None:
