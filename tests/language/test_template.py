@@ -99,107 +99,120 @@ def test_m7_values_are_never_rendered_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "part"),
+    ("source", "reason"),
     [
-        ("{{ nowhere }}", "'nowhere' is missing"),
-        ("{{ contact.nope }}", "no key 'nope'"),
-        ("{{ contact.nope.deeper }}", "no key 'nope'"),
-        ("{{ list[9] }}", "no key 9"),
-        ("{% if nowhere %}{% endif %}", "'nowhere' is missing"),
-        ("{{ nowhere ~ 'a' }}", "'nowhere' is missing"),
-        ("{{ nowhere|upper }}", "'nowhere' is missing"),
-        ("{{ nowhere + 1 }}", "'nowhere' is missing"),
-        ("{{ nowhere|number }}", "'nowhere' is missing"),
-        ("{{ nowhere|length }}", "'nowhere' is missing"),
-        ("{{ nowhere|join }}", "'nowhere' is missing"),
-        ("{{ nowhere|first }}", "'nowhere' is missing"),
-        ("{{ nowhere == 1 }}", "'nowhere' is missing"),
-        ("{{ 1 in nowhere }}", "'nowhere' is missing"),
-        ("{% for x in nowhere %}{% endfor %}", "'nowhere' is missing"),
-        ("{{ name.upper }}", "no key 'upper'"),
-        ("{{ []|last }}", "empty list"),
+        ("{{ nowhere }}", "the value 'nowhere' is missing"),
+        ("{{ contact.nope }}", "the value before it has no key 'nope'"),
+        ("{{ contact.nope.deeper }}", "the value before it has no key 'nope'"),
+        ("{{ list[9] }}", "the value before it has no key 9"),
+        ("{% if nowhere %}{% endif %}", "the value 'nowhere' is missing"),
+        ("{{ nowhere ~ 'a' }}", "the value 'nowhere' is missing"),
+        ("{{ nowhere|upper }}", "the value 'nowhere' is missing"),
+        ("{{ nowhere + 1 }}", "the value 'nowhere' is missing"),
+        ("{{ nowhere|number }}", "the value 'nowhere' is missing"),
+        ("{{ nowhere|length }}", "the value 'nowhere' is missing"),
+        ("{{ nowhere|join }}", "the value 'nowhere' is missing"),
+        ("{{ nowhere|first }}", "the value 'nowhere' is missing"),
+        ("{{ nowhere == 1 }}", "the value 'nowhere' is missing"),
+        ("{{ 1 in nowhere }}", "the value 'nowhere' is missing"),
+        ("{% for x in nowhere %}{% endfor %}", "the value 'nowhere' is missing"),
+        ("{{ name.upper }}", "the value before it has no key 'upper'"),
+        ("{{ []|last }}", "an empty list has no first or last element"),
     ],
 )
-def test_m6_a_missing_value_fails_and_is_named(source: str, part: str) -> None:
-    assert part in failure(source)
+def test_m6_a_missing_value_fails_and_is_named(source: str, reason: str) -> None:
+    assert failure(source) == reason
 
 
 @pytest.mark.parametrize(
-    ("source", "part"),
+    ("source", "reason"),
     [
         ("{{ name + 1 }}", "needs a number, not a text"),
-        ("{{ yes + 1 }}", "true or false"),
-        ("{{ nothing * 2 }}", "null"),
-        ("{{ 'a' * 2 }}", "a text"),
-        ("{{ list + list }}", "a list"),
-        ("{{ -name }}", "a text"),
-        ("{{ name|number }}", "a text"),
-        ("{{ amount|number('x') }}", "a text"),
-        ("{{ name|truncate(list) }}", "a list"),
-        ("{{ name < 1 }}", "have no order"),
-        ("{{ list == list }}", "only texts and numbers"),
+        ("{{ yes + 1 }}", "needs a number, not true or false"),
+        ("{{ nothing * 2 }}", "needs a number, not null"),
+        ("{{ 'a' * 2 }}", "needs a number, not a text"),
+        ("{{ list + list }}", "needs a number, not a list"),
+        ("{{ -name }}", "needs a number, not a text"),
+        ("{{ name|number }}", "needs a number, not a text"),
+        ("{{ amount|number('x') }}", "needs a number, not a text"),
+        ("{{ name|truncate(list) }}", "needs a number, not a list"),
+        ("{{ name < 1 }}", "compares values that have no order, such as a text and a number"),
+        ("{{ list == list }}", "compares a list: only texts and numbers can be compared"),
         ("{{ 1 in 5 }}", "`in` needs a text, a list or an object, not a number"),
         ("{{ 5|length }}", "a number has no length"),
-        ("{{ object|first }}", "an object has no first"),
-        ("{{ name|join }}", "needs a list"),
+        ("{{ object|first }}", "an object has no first or last element"),
+        ("{{ name|join }}", "needs a list to join, not a text"),
         ("{% for x in 5 %}{% endfor %}", "cannot loop over a number"),
-        ("{% for a, b in list %}{% endfor %}", "wrong type"),
-        ("{{ name|upper(1, 2) }}", "wrong type"),
+        ("{% for a, b in list %}{% endfor %}", "uses a value or arguments of the wrong type"),
+        ("{{ name|upper(1, 2) }}", "uses a value or arguments of the wrong type"),
         ("{{ 1 / 0 }}", "divides by zero"),
         ("{{ 0 / 0.0 }}", "divides by zero"),
-        ("{{ max * max * max * max }}", "too many digits"),
+        ("{{ max * max * max * max }}", "computes a number with too many digits"),
     ],
 )
-def test_a_value_of_a_wrong_type_fails_without_showing_its_content(source: str, part: str) -> None:
-    reason = failure(source)
-    assert part in reason
-    assert "Ann" not in reason
+def test_a_value_of_a_wrong_type_fails_without_showing_its_content(source: str, reason: str) -> None:
+    assert failure(source) == reason
+
+
+TESTS = "defined, undefined, none, string, number, boolean, mapping, sequence, true, false"
+FILTERS = (
+    "abs, capitalize, count, d, default, first, join, last, length, lower, "
+    "number, replace, round, sum, title, trim, truncate, upper, urlencode"
+)
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "reason"),
     [
-        "{% include 'x' %}",
-        "{% import 'x' as x %}",
-        "{% from 'x' import y %}",
-        "{% extends 'x' %}",
-        "{% block a %}{% endblock %}",
-        "{% macro a() %}{% endmacro %}",
-        "{% call a() %}{% endcall %}",
-        "{% set a = 1 %}",
-        "{% set a %}b{% endset %}",
-        "{% with a = 1 %}{% endwith %}",
-        "{% filter upper %}{% endfilter %}",
-        "{% autoescape true %}{% endautoescape %}",
-        "{% do name %}",
-        "{% debug %}",
-        "{% for x in list recursive %}{% endfor %}",
-        "{{ name() }}",
-        "{{ name|nope }}",
-        "{{ name is nope }}",
-        "{{ name is eq(1) }}",
-        "{{ 2 ** 2 }}",
-        "{{ 5 % 2 }}",
-        "{{ 5 // 2 }}",
-        "{{ name[0:1] }}",
-        "{{ {'a': 1} }}",
-        "{{ list|join(*list) }}",
-        "{{ list|join(**object) }}",
-        "{{ _budget }}",
-        "{% for _budget in list %}{% endfor %}",
-        "{{ self }}",
-        "{{ x",
-        "{% if x %}",
-        "{{ 1e400 }}",
-        "{{ " + "9" * 400 + " }}",
-        "{{ '\\x' }}",
-        "a\0b",
-        "a\ud800b",
+        ("{% include 'x' %}", "line 1: include is not allowed here"),
+        ("{% import 'x' as x %}", "line 1: import is not allowed here"),
+        ("{% from 'x' import y %}", "line 1: fromimport is not allowed here"),
+        ("{% extends 'x' %}", "line 1: extends is not allowed here"),
+        ("{% block a %}{% endblock %}", "line 1: block is not allowed here"),
+        ("{% macro a() %}{% endmacro %}", "line 1: macro is not allowed here"),
+        ("{% call a() %}{% endcall %}", "line 1: callblock is not allowed here"),
+        ("{% set a = 1 %}", "line 1: assign is not allowed here"),
+        ("{% set a %}b{% endset %}", "line 1: assignblock is not allowed here"),
+        ("{% with a = 1 %}{% endwith %}", "line 1: with is not allowed here"),
+        ("{% filter upper %}{% endfilter %}", "line 1: filterblock is not allowed here"),
+        ("{% autoescape true %}{% endautoescape %}", "line 1: scope is not allowed here"),
+        ("{% do name %}", "line 1: Encountered unknown tag 'do'."),
+        ("{% debug %}", "line 1: Encountered unknown tag 'debug'."),
+        ("{% for x in list recursive %}{% endfor %}", "line 1: recursive loops are not allowed here"),
+        ("{{ name() }}", "line 1: call is not allowed here"),
+        ("{{ name|nope }}", f"line 1: unknown filter 'nope'; the filters are {FILTERS}"),
+        ("{{ name is nope }}", f"line 1: unknown test 'nope'; the tests are {TESTS}"),
+        ("{{ name is eq(1) }}", f"line 1: unknown test 'eq'; the tests are {TESTS}"),
+        ("{{ 2 ** 2 }}", "line 1: pow is not allowed here"),
+        ("{{ 5 % 2 }}", "line 1: mod is not allowed here"),
+        ("{{ 5 // 2 }}", "line 1: floordiv is not allowed here"),
+        ("{{ name[0:1] }}", "line 1: slice is not allowed here"),
+        ("{{ {'a': 1} }}", "line 1: dict is not allowed here"),
+        ("{{ list|join(*list) }}", "line 1: * and ** are not allowed here"),
+        ("{{ list|join(**object) }}", "line 1: * and ** are not allowed here"),
+        ("{{ _budget }}", "line 1: the name '_budget' cannot be used; write payload['_budget']"),
+        (
+            "{% for _budget in list %}{% endfor %}",
+            "line 1: the name '_budget' cannot be used; write payload['_budget']",
+        ),
+        ("{{ self }}", "line 1: the name 'self' cannot be used; write payload['self']"),
+        ("{{ x", "line 1: unexpected end of template, expected 'end of the expression'."),
+        (
+            "{% if x %}",
+            "line 1: Unexpected end of template. Jinja was looking for the following tags: 'elif' or 'else' or 'endif'."
+            " The innermost block that needs to be closed is 'if'.",
+        ),
+        ("{{ 1e400 }}", "line 1: a number has too many digits"),
+        ("{{ " + "9" * 400 + " }}", "line 1: a number has too many digits"),
+        ("{{ '\\x' }}", "line 1: truncated \\xXX escape"),
+        ("a\0b", "contains U+0000 or an unpaired surrogate"),
+        ("a\ud800b", "contains U+0000 or an unpaired surrogate"),
     ],
 )
-def test_m4_forbidden_syntax_is_refused_when_compiled(source: str) -> None:
-    with pytest.raises(TemplateError):
+def test_m4_forbidden_syntax_is_refused_when_compiled(source: str, reason: str) -> None:
+    with pytest.raises(TemplateError) as error:
         compile_template(source)
+    assert str(error.value) == reason
 
 
 @pytest.mark.parametrize("source", ["{{ '\\x00' }}", "{{ '\\ud83d' ~ name }}", "{{ ['\\udc00']|first }}"])
