@@ -129,21 +129,6 @@ def test_an_invalid_abi_is_refused(value: object, reason: str) -> None:
     assert read_abi(value) == reason
 
 
-@pytest.mark.parametrize(
-    ("inputs", "reason"),
-    [
-        (5, "inputs is 5: it must be an array"),
-        ([{}], "inputs[0] has no type"),
-        ([{"type": 5}], "inputs[0] has no type"),
-        ([{"type": "bool", "name": "a b"}], "inputs[0].name is 'a b', which is not a valid name"),
-        ([{"type": "bool", "indexed": 5}], "inputs[0].indexed is 5: it must be true or false"),
-        ([{"type": "bool"}, {"type": "tuple", "components": 5}], "inputs[1].components is 5: it must be an array"),
-    ],
-)
-def test_the_inputs_of_an_abi_are_checked(inputs: object, reason: str) -> None:
-    assert read_abi([{"type": "event", "name": "A", "inputs": inputs}]) == f"has an error in event A: {reason}"
-
-
 def test_a_mixed_case_address_must_match_its_checksum() -> None:
     mixed = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
     assert checksum_address(mixed.lower()) == mixed
