@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.language.strategies import graph_of
+from workbench.language.actions import NOT_A_FIELD
 from workbench.language.body import read_value
 from workbench.language.connections import (
     HIDDEN,
@@ -23,13 +24,77 @@ from workbench.language.template import TemplateError
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 URL = "https://api.example"
-FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+FORM_TYPE = "application/x-www-form-urlencoded"
+FORM = {"content-type": f"{FORM_TYPE}; charset=utf-8"}
 
 
 def define(**written: Any) -> ConnectionDefinition:
     definition = read_value(ConnectionDefinition, {"url": URL, "body": {}} | written, "")
     assert isinstance(definition, ConnectionDefinition), definition
     return definition
+
+
+FIXED_HOST = "c.url: must be an http or https URL of at most 2048 characters; values may only follow the host"
+STATUSES = "c.success.status: must be an array of statuses such as 204, or of 2xx"
+RATES = "c.rate: must be the messages a second, a number from 0.001 to 1,000"
+NAMES = "use fields.NAME, secrets.NAME or messageId"
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ({"url": 5}, "c.url: must be a text"),
+        ({"url": "ftp://a"}, FIXED_HOST),
+        ({"url": "https://{{ fields.host }}/"}, FIXED_HOST),
+        ({"url": URL + "/{{ x"}, "c.url: line 1: unexpected end of template, expected 'end of the expression'."),
+        ({"method": "GET"}, "c.method: must be one of POST, PUT, PATCH"),
+        ({"headers": []}, "c.headers: must be an object of at most 20 headers"),
+        ({"headers": {f"x-{n}": "" for n in range(21)}}, "c.headers: must be an object of at most 20 headers"),
+        ({"headers": {"a b": "x"}}, "c.headers.a b: is not the name of a header"),
+        ({"headers": {"Host": "x"}}, "c.headers.Host: is set by Event Workbench"),
+        ({"headers": {"x-a": 5}}, "c.headers.x-a: must be a text"),
+        ({"headers": {"X-A": "1", "x-a": "2"}}, "c.headers: has a header twice"),
+        ({"headers": {"Content-Type": "text/plain"}}, f"headers.content-type: must be application/json or {FORM_TYPE}"),
+        ({"body": []}, "c.body: must be an object, whose texts are templates"),
+        ({"body": {"a": "x" * 65_529}}, "c.body: is larger than 65,536 bytes"),
+        ({"body": {"a": "{{ event }}"}}, f"c.body: 'event' is not known here: {NAMES}"),
+        ({"body": {"a": "{{ fields }}"}}, f"c.body: 'fields' is not known here: {NAMES}"),
+        ({"body": {"a": "{{ fields['a-b'] }}"}}, f"c.body: fields.a-b: {NOT_A_FIELD}"),
+        ({"body": {"a": [f"{{{{ fields.f{n} }}}}" for n in range(51)]}}, "body: uses more than 50 fields"),
+        (
+            {"headers": FORM, "body": {"a": [1]}},
+            "body.a: must be a text, a number or a boolean, because the body is a form",
+        ),
+        ({"success": {}}, "success: needs status or where"),
+        ({"permanent": {}}, "permanent: needs status or where"),
+        ({"success": {"status": []}}, STATUSES),
+        ({"success": {"status": [99]}}, STATUSES),
+        ({"success": {"status": [600]}}, STATUSES),
+        ({"success": {"status": ["6xx"]}}, STATUSES),
+        ({"success": {"where": " "}}, "c.success.where: must be an expression"),
+        ({"success": {"where": "1 +"}}, "c.success.where: line 1: unexpected 'end of the expression'"),
+        (
+            {"success": {"where": "event == 1"}},
+            "c.success.where: 'event' is not known here: use status, or answer with a path into it",
+        ),
+        ({"rate": 0}, RATES),
+        ({"rate": 1_001}, RATES),
+        ({"rate": True}, RATES),
+        ({"rate": "5"}, RATES),
+    ],
+)
+def test_a_connection_that_cannot_work_is_refused(written: dict[str, Any], problem: str) -> None:
+    problems = read_value(ConnectionDefinition, {"url": URL, "body": {}} | written, "c")
+    assert isinstance(problems, tuple)
+    assert [str(item) for item in problems] == [problem]
+
+
+def test_a_connection_at_its_limits_is_accepted() -> None:
+    assert [define(rate=rate).rate for rate in (0.001, 1_000)] == [0.001, 1_000.0]
+    assert define(success={"status": [100, 599, "1xx", "5xx"]}).success is not None
+    assert len(define(headers={f"x-{n}": "" for n in range(20)}).headers) == 20
+    assert len(define(body={"a": [f"{{{{ fields.f{n} }}}}" for n in range(50)]}).fields) == 50
+    assert len(define(body={"a": "x" * 65_528}).body["a"]) == 65_528
 
 
 def test_fields_and_secrets_are_those_of_the_templates() -> None:

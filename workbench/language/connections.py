@@ -161,12 +161,8 @@ def _read_where(value: Any, path: str) -> str | Problems:
 
 
 def _read_rate(value: Any, path: str) -> float | Problems:
-    try:
-        rate = float(value) if not isinstance(value, bool | str) else 0.0
-    except (TypeError, ValueError, OverflowError):
-        rate = 0.0
-    if 0.001 <= rate <= MAX_RATE:
-        return rate
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and 0.001 <= value <= MAX_RATE:
+        return float(value)
     return (Problem(path, f"must be the messages a second, a number from 0.001 to {MAX_RATE:,}"),)
 
 
