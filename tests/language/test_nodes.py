@@ -12,25 +12,27 @@ from tests.inapp.wallet import evm_wallet
 from workbench.language.actions import (
     Action,
     Branch,
+    Condition,
     Delay,
     Exit,
     MessageAction,
     RemoveTag,
     SendEmail,
     SendInapp,
+    SendVia,
     SendWebhook,
     Split,
     UpdateContact,
     WaitForEvent,
 )
 from workbench.language.advance import advance
-from workbench.language.channel import EMAIL, EmailMessage, InappMessage, WebhookMessage
+from workbench.language.channel import EMAIL, ConnectionMessage, EmailMessage, InappMessage, Message, WebhookMessage
 from workbench.language.codec import decode
 from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
 from workbench.language.event import Identifiers
 from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_effects
-from workbench.language.filter import Filter
+from workbench.language.filter import Filter, Where
 from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Edge, FrequencyCap, Graph, Node, QuietHours
 from workbench.language.local_time import LONGEST_DAY
 from workbench.language.nodes import HANDLERS, bucket
@@ -80,6 +82,29 @@ def test_an_email_is_rendered_for_the_contact() -> None:
     assert decision == Decision(AT.at("None"), step, (message,))
 
 
+ID = message_id("e1", "n")
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (SendInapp("{{ amount }}", "b", data={"a": 1}), InappMessage(ID, "n", evm_wallet("c"), "2.50", "b", {"a": 1})),
+        (
+            SendEmail("s", "<p>", track_clicks=True),
+            EmailMessage(ID, "n", "ann@b.co", "s", "<p>", html=True, track_clicks=True),
+        ),
+        (SendWebhook("https://a.co", "b"), WebhookMessage(ID, "n", "https://a.co", "b")),
+        (
+            SendVia("chat", {"text": "{{ amount }}", "n": "{{ amount }}!"}),
+            ConnectionMessage(ID, "n", "chat", '{"n":"2.50!","text":2.50}'),
+        ),
+    ],
+)
+def test_each_channel_has_its_message(action: Action, message: Message) -> None:
+    step = Step("n", "kind", NOW, "sent", detail={"messageId": ID})
+    assert at(action) == Decision(AT.at("None"), step, (message,))
+
+
 def test_the_email_address_of_the_event_wins() -> None:
     facts = Facts("paid", Identifiers(email="eve@b.co"), {}, ANN)
     assert [effect.email for effect in at(SendEmail("s", "b"), facts).effects if isinstance(effect, EmailMessage)] == [
@@ -121,7 +146,8 @@ def test_without_an_email_address_the_step_is_retried_by_the_schedule_of_emails(
 )
 def test_j8_a_subject_that_would_break_the_header_is_refused(subject: str) -> None:
     decision = at(SendEmail(subject, "b"))
-    assert (decision.run.state, decision.run.outcome, decision.effects) == (State.DEAD, "invalid_header", ())
+    error = "invalid_header: the subject contains a line break, a control character or an encoded word"
+    assert (decision.run.state, decision.run.error, decision.effects) == (State.DEAD, error, ())
 
 
 def test_a_webhook_posts_json_in_which_a_single_expression_keeps_its_type() -> None:
@@ -157,23 +183,37 @@ def test_a_webhook_without_a_body_posts_the_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "outcome"),
+    ("action", "error"),
     [
-        (SendWebhook("https://a.co/{{ evil }}"), "invalid_url"),
-        (SendWebhook("https://a.co/{{ nope }}"), "template_error"),
-        (SendWebhook("https://a.co/", {"a": ["{{ nope }}"]}), "template_error"),
-        (SendWebhook("https://a.co/", {"a": "{{ payload.loop }}"}), "template_error"),
-        (UpdateContact({"a": "{{ nope }}"}), "template_error"),
-        (UpdateContact({"a": "{{ contact.tags }}"}), "invalid_attribute"),
-        (UpdateContact({"a": "{{ none }}"}), "invalid_attribute"),
-        (UpdateContact({"a": "x" * 1_000 + "{{ contact.tier * 1 }}"}), "template_error"),
-        (UpdateContact({"a": "x" * 1_024 + "{{ amount }}"}), "invalid_attribute"),
-        (SendEmail("{{ nope }}", "b"), "template_error"),
+        (
+            SendWebhook("https://a.co/{{ evil }}"),
+            "invalid_url: the URL is not valid after its values were filled in; write {{ value | urlencode }}",
+        ),
+        (SendWebhook("https://a.co/{{ nope }}"), "template_error: the value 'nope' is missing"),
+        (SendWebhook("https://a.co/", {"a": ["{{ nope }}"]}), "template_error: the value 'nope' is missing"),
+        (
+            SendWebhook("https://a.co/", {"a": "{{ payload.loop }}"}),
+            "template_error: the value before it has no key 'loop'",
+        ),
+        (UpdateContact({"a": "{{ nope }}"}), "template_error: the value 'nope' is missing"),
+        (
+            UpdateContact({"a": "{{ contact.tags }}"}),
+            "invalid_attribute: attributes.a: must be a string, number or boolean",
+        ),
+        (UpdateContact({"a": "{{ none }}"}), "invalid_attribute: attributes.a: must be a string, number or boolean"),
+        (UpdateContact({"a": "x" * 1_000 + "{{ contact.tier * 1 }}"}), "template_error: needs a number, not a text"),
+        (
+            UpdateContact({"a": "x" * 1_024 + "{{ amount }}"}),
+            "invalid_attribute: attributes.a: must be at most 1024 bytes",
+        ),
+        (SendEmail("{{ nope }}", "b"), "template_error: the value 'nope' is missing"),
     ],
 )
-def test_a_template_that_cannot_be_rendered_is_dead_at_once(action: Action, outcome: str) -> None:
-    decision = at(action)
-    assert (decision.run.state, decision.run.outcome, decision.effects) == (State.DEAD, outcome, ())
+def test_a_template_that_cannot_be_rendered_is_dead_at_once(action: Action, error: str) -> None:
+    outcome, _, reason = error.partition(": ")
+    run = msgspec.structs.replace(AT, state=State.DEAD, outcome=outcome, error=error)
+    step = Step("n", "kind", NOW, "failed", detail={"cause": outcome, "error": reason})
+    assert at(action) == Decision(run, step)
 
 
 def test_all_texts_of_a_webhook_share_one_budget() -> None:
@@ -200,10 +240,8 @@ def test_a_removed_tag_is_missing_for_later_nodes() -> None:
 def test_merged_attributes_are_visible_to_later_nodes() -> None:
     decision = at(UpdateContact({"tier": "iron", "paid": "{{ amount }}", "said": "got {{ amount }}", "n": 3}))
     values = {"tier": "iron", "paid": Decimal("2.50"), "said": "got 2.50", "n": 3}
-    assert (decision.effects, detail(decision)) == (
-        (ContactUpdated(values),),
-        {"attributes": ["tier", "paid", "said", "n"]},
-    )
+    step = Step("n", "kind", NOW, "updated", detail={"attributes": ["tier", "paid", "said", "n"]})
+    assert decision == Decision(AT.at("None"), step, (ContactUpdated(values),))
     assert apply_effects(FACTS, decision.effects, NOW).contact.attributes == {"timezone": "Asia/Tokyo"} | values
 
 
@@ -212,7 +250,14 @@ def test_a_contact_at_the_attribute_limit_is_not_updated() -> None:
         "paid", Identifiers(), {}, ContactState("c1", attributes={str(number): number for number in range(1_000)})
     )
     assert at(UpdateContact({"1": 2}), full).run.state is State.RUNNING
-    assert at(UpdateContact({"more": 2}), full).run.outcome == "invalid_attribute"
+    error = "invalid_attribute: the contact has reached the limit on attributes"
+    assert at(UpdateContact({"more": 2}), full).run.error == error
+
+
+def test_a_condition_is_judged_when_it_is_reached() -> None:
+    yesterday = Condition((Where("payload.day | days_since == 1"),))
+    facts = Facts("paid", Identifiers(), {"day": "2026-11-19"}, ANN)
+    assert [at(yesterday, facts, NOW + days * DAY).run.node_id for days in (0, 1)] == ["true", "false"]
 
 
 def test_a_delay_counts_from_when_it_is_reached() -> None:
