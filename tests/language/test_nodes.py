@@ -260,6 +260,14 @@ def test_a_condition_is_judged_when_it_is_reached() -> None:
     assert [at(yesterday, facts, NOW + days * DAY).run.node_id for days in (0, 1)] == ["true", "false"]
 
 
+def test_a_list_of_the_payload_is_no_list_of_collected_events() -> None:
+    facts = Facts("paid", Identifiers(), {"events": [1, 2]}, ANN)
+    (verdict,) = detail(at(Condition((Filter("payload.events", "exists"),)), facts))["verdicts"]
+    assert verdict["actual"] == [1, 2]
+    (verdict,) = detail(at(Condition((Filter("events", "exists"),)), facts))["verdicts"]
+    assert verdict["actual"] == [1, 2]
+
+
 def test_a_delay_counts_from_when_it_is_reached() -> None:
     decision = at(Delay(DAY))
     waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW)
