@@ -145,15 +145,20 @@ def _mutants(path: str) -> Iterator[Mutant]:
         function = mutation.contained_by_top_level_function
         if not isinstance(function, libcst.FunctionDef):
             continue  # a constant of a class
-        name, parent = function.name.value, parents.get(parents[function])
-        if isinstance(parent, libcst.ClassDef):
-            name = f"{parent.name.value}.{name}"
+        name, owner = function.name.value, parents.get(parents[function])
+        if isinstance(owner, libcst.ClassDef):
+            name = f"{owner.name.value}.{name}"
         text = wrapper.module.code_for_node(function)
         numbers[name] += 1
         key = f"{_module(path)}:{name}:{hashlib.sha256(text.encode()).hexdigest()[:8]}:{numbers[name]}"
         statement: libcst.CSTNode = mutation.original_node
+        is_read = True
         while not isinstance(statement, libcst.SimpleStatementLine | libcst.BaseCompoundStatement):
-            statement = parents[statement]
+            parent = parents[statement]
+            is_read = is_read and not (isinstance(parent, libcst.Assert) and parent.msg is statement)
+            statement = parent
+        if not is_read:
+            continue  # the text of an assert, which is for the author of a mistake
         end = positions[
             mutation.original_node if isinstance(statement, libcst.BaseCompoundStatement) else statement
         ].end
