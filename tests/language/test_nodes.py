@@ -12,6 +12,7 @@ from tests.inapp.wallet import evm_wallet
 from workbench.language.actions import (
     Action,
     Branch,
+    Collect,
     Condition,
     Delay,
     Exit,
@@ -24,6 +25,7 @@ from workbench.language.actions import (
     Split,
     UpdateContact,
     WaitForEvent,
+    WaitUntil,
 )
 from workbench.language.advance import advance
 from workbench.language.channel import EMAIL, ConnectionMessage, EmailMessage, InappMessage, Message, WebhookMessage
@@ -330,6 +332,20 @@ def test_an_event_counts_by_when_it_was_received() -> None:
     late = NOW + 2 * DAY
     assert waited(late, purchase(DAY)).run.node_id == "matched"
     assert waited(late, purchase(DAY + HOUR)).run.node_id == "timeout"
+
+
+def test_a_late_engine_judges_an_event_by_when_it_was_received() -> None:
+    wait_for = WaitForEvent("bought", (Where("payload.plan | days_since == 1"),), 3 * DAY)
+    facts = msgspec.structs.replace(FACTS, later_events=(purchase(HOUR, "2026-11-19"),))
+    decision = at(wait_for, facts, NOW + DAY, WAITING.claimed())
+    assert decision.run == AT.at("matched")  # an event that was not received right now does not bound the next wait
+
+
+@pytest.mark.parametrize(("resumed", "state"), [(True, State.RUNNING), (False, State.WAITING)])
+def test_a_time_of_day_that_came_in_a_pause_has_not_been_missed(resumed: bool, state: State) -> None:
+    run = msgspec.structs.replace(WAITING.claimed(), resumed=resumed)
+    assert at(WaitUntil(clock=time(9)), now=NOW + DAY, run=run).run.state is state
+    assert at(Collect(clock=time(9)), now=NOW + DAY, run=run).run.state is state
 
 
 def test_a_split_follows_the_contacts_bucket() -> None:
