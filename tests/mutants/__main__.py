@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import pairwise
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TextIO
@@ -243,12 +244,11 @@ class _Runner:
                     key=lambda test: (-noticed[test], reached.seconds[test]),
                 )
                 targets = functions[_module(mutant.path), mutant.function]
-                seconds = sum(reached.seconds[test] for test in tests)
                 reading, writing = os.pipe()
                 pid = os.fork()
                 if pid == 0:
                     os.close(reading)
-                    _be(mutant, targets, [(test, items[test]) for test in tests], seconds, writing)
+                    _be(mutant, targets, [(test, items[test], reached.seconds[test]) for test in tests], writing)
                 os.close(writing)
                 running[pid] = mutant, reading
             if not running:
@@ -267,12 +267,8 @@ class _Runner:
                 yield result | {"verdict": failure}
 
 
-def _be(
-    mutant: Mutant, targets: list[FunctionType], tests: list[tuple[int, pytest.Item]], seconds: float, writing: int
-) -> None:
+def _be(mutant: Mutant, targets: list[FunctionType], tests: list[tuple[int, pytest.Item, float]], writing: int) -> None:
     """Be the mutant until a test fails, then end; says in `writing` what changed, and the number of that test."""
-    limit = int(time.process_time() + 2 + 10 * seconds)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
         diff, compiled = _compile(mutant, targets[0])
@@ -283,11 +279,15 @@ def _be(
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        following = [*(item for _, item in tests[1:]), None][: len(tests)]
-        failure = next(
-            (number for (number, item), after in zip(tests, following, strict=True) if _fails(item, after)), None
-        )
-        os.write(writing, str("survived" if tests else "not reached").encode() if failure is None else b"%d" % failure)
+        failure = None
+        for (number, item, seconds), following in pairwise([*tests, None]):
+            limit = int(time.process_time() + 2 + 10 * seconds)  # of CPU time: a busy machine changes no result
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+            if _fails(item, None if following is None else following[1]):
+                failure = number
+                break
+        verdict = "survived" if tests else "not reached"
+        os.write(writing, str(verdict if failure is None else failure).encode())
     except BaseException as error:  # noqa: BLE001 - a fork must not return into the loop of its parent
         os.write(writing, f"error {error!r}".encode())
     finally:
@@ -351,7 +351,7 @@ def _trace(items: Sequence[pytest.Item]) -> dict[str, Any]:
     tracer = coverage.Coverage(data_file=None, include=list(MUTATED), config_file=False)
     seconds, failed = [], []
     tracer.start()
-    for number, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True)):
+    for number, (item, following) in enumerate(pairwise([*items, None])):
         tracer.switch_context(str(number))
         started = time.process_time()
         if _fails(item, following):
