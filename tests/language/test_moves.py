@@ -11,12 +11,13 @@ from workbench.language.actions import InvalidAction
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.facts import Facts
-from workbench.language.moves import Move, VersionedGraph, check_mapping, predict
+from workbench.language.moves import Move, Prediction, VersionedGraph, check_mapping, predict
 from workbench.language.problem import Problem
 from workbench.language.run import Run, State
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 INAPP = {"title": "Hi", "body": "there", "recipientMode": "triggering_profile"}
+EMAIL = {"subject": "Hi", "body": "there"}
 QUIET = {"quietHours": {"from": "22:00", "to": "08:00"}}
 ZONE = {"timezone": "Europe/Zurich"}
 
@@ -43,10 +44,13 @@ def version(number: int, kind: str, data: dict[str, Any], **settings: Any) -> Ve
         ("send_inapp", INAPP, INAPP | {"onMissing": "skip"}, (QUIET, QUIET), False),
         ("send_inapp", INAPP, INAPP, (QUIET, {}), False),
         ("send_inapp", INAPP, INAPP, (QUIET, QUIET | ZONE), False),
+        ("send_inapp", INAPP, INAPP | {"body": "{{ x"}, (QUIET, QUIET), False),
+        ("send_email", EMAIL, EMAIL | {"subject": "Hello"}, (QUIET, QUIET), True),
         ("send_webhook", {"url": "https://a.co"}, {"url": "https://a.co"}, (QUIET, ZONE), True),
         ("send_webhook", {"url": "https://a.co"}, {"url": "https://b.co"}, ({}, {}), False),
         ("wait_until", {"time": "09:00"}, {"time": "09:00"}, (QUIET, {}), True),
         ("wait_until", {"time": "09:00"}, {"time": "09:00"}, (ZONE, {}), False),
+        ("wait_until", {"attribute": "due"}, {"attribute": "due"}, (ZONE, {}), False),
         ("collect", {"until": "09:00"}, {"until": "09:00"}, (ZONE, {}), False),
         ("collect", {"seconds": 60}, {"seconds": 60}, (ZONE, {}), True),
         ("collect", {"seconds": 60}, {"seconds": 60, "max": 5}, ({}, {}), False),
@@ -84,11 +88,13 @@ def test_a_step_with_a_clock_is_not_safe_if_the_time_zone_of_the_organization_ch
 
 
 def test_a_step_of_another_kind_or_that_is_gone_is_not_safe() -> None:
-    start, to = version(1, "delay", {"seconds": 60}), version(2, "exit", {})
+    start, to = version(1, "add_tag", {"tag": "x"}), version(2, "remove_tag", {"tag": "x"})
     assert Move(to, "safe", "version 2").target(start, "step") == "the step 'step' differs in version 2"
     gone = VersionedGraph(2, {"nodes": [{"id": "t", "type": "app_event", "data": {}}], "edges": []})
     assert Move(gone, "safe", "version 2").target(start, "step") == "version 2 has no step 'step'"
     assert Move(to, {"other": "tag"}, "version 2").target(start, "step") == "the mapping has no step for 'step'"
+    assert Move(to, {"step": "nope"}, "version 2").target(start, "step") == "version 2 has no step 'nope'"
+    assert Move(to, {"step": "tag"}, "version 2").target(start, "step") == to.graph.by_id["tag"]
 
 
 def test_a_mapping_is_checked_before_anything_is_published() -> None:
@@ -102,6 +108,12 @@ def test_a_mapping_is_checked_before_anything_is_published() -> None:
     )
 
 
+def test_no_entry_is_moved_to_the_first_node_whatever_its_kind() -> None:
+    graph = VersionedGraph(2, {"nodes": [{"id": "a", "type": "exit"}], "edges": []}).graph
+    message = "'a' is the trigger, at which no entry can wait"
+    assert check_mapping({"a": "a"}, graph, [graph], "move") == (Problem("move.a", message),)
+
+
 def waiting(since: timedelta) -> Run:
     return Run("e", "a", State.RUNNING, "step", 1, 1, since=NOW - since, event_id="v")
 
@@ -112,13 +124,28 @@ def facts(**contact: Any) -> Facts:
 
 def test_the_prediction_is_the_end_of_the_wait_and_the_next_step() -> None:
     graph = version(2, "delay", {"seconds": 3_600}).graph
-    predicted = predict(graph, waiting(timedelta(minutes=20)), facts(), NOW)
-    assert not isinstance(predicted, str)
-    assert (predicted.run.state, predicted.run.due_at) == (State.WAITING, NOW + timedelta(minutes=40))
-    assert (predicted.at, predicted.outcome, predicted.next_node_id) == (predicted.run.due_at, "waited", "tag")
-    over = predict(graph, waiting(timedelta(hours=2)), facts(), NOW)
-    assert not isinstance(over, str)
-    assert (over.run.state, over.at, over.next_node_id) == (State.RUNNING, NOW, "tag")
+    run, end = waiting(timedelta(minutes=20)), NOW + timedelta(minutes=40)
+    moved = run.to(State.WAITING, attempt=0, due_at=end)
+    assert predict(graph, run, facts(), NOW) == Prediction(moved, end, "waited", next_node_id="tag")
+    over = waiting(timedelta(hours=2))
+    assert predict(graph, over, facts(), NOW) == Prediction(over, NOW, "waited", next_node_id="tag")
+
+
+@pytest.mark.parametrize(("kind", "outcome", "ends"), [("delay", "waited", "completed"), ("exit", "exited", "exit")])
+def test_the_prediction_says_how_the_entry_ends(kind: str, outcome: str, ends: str) -> None:
+    steps = [{"id": "t", "type": "app_event"}, {"id": "step", "type": kind, "data": {"seconds": 60}}]
+    graph = VersionedGraph(2, {"nodes": steps, "edges": [{"source": "t", "target": "step"}]}).graph
+    run = waiting(timedelta(hours=1))
+    assert predict(graph, run, facts(), NOW) == Prediction(run, NOW, outcome, ends=ends)
+
+
+def test_a_wait_that_is_prolonged_when_it_ends_is_followed() -> None:
+    quiet = version(2, "send_inapp", INAPP, quietHours={"from": "12:00", "to": "13:00"}).graph
+    run = Run("e", "a", State.RUNNING, "step", 1, 1, event_id="v")
+    noon, end = NOW, NOW + timedelta(hours=1)
+    moved = run.to(State.WAITING, attempt=0, due_at=end, since=noon)
+    known = facts(wallet="0x" + "a" * 40)
+    assert predict(quiet, run, known, noon) == Prediction(moved, end, "sent", next_node_id="tag")
 
 
 def test_a_move_is_refused_if_the_next_step_of_the_entry_would_fail() -> None:

@@ -113,7 +113,7 @@ def waits_alike(start: VersionedGraph, to: VersionedGraph, node_id: str) -> bool
         return False
     channel = old.action.channel
     is_quiet = channel is not None and channel.to_contact
-    clocks = fields_of_type(old.kind, "clock", "date", "weekdays", "zone")
+    clocks = fields_of_type(old.kind, "clock", "date")  # without one of them weekdays and a zone mean nothing
     has_zone = is_quiet or any(field.key in start.data[node_id] for field in clocks)
     before, after = start.graph.settings, to.graph.settings
     return (not has_zone or before.zone_of(None) == after.zone_of(None)) and (
@@ -152,11 +152,11 @@ def predict(graph: Graph, run: Run, facts: Facts, now: datetime) -> Prediction |
             break
         assert after.due_at is not None
         waiting, now = waiting or after, after.due_at
-        decision = advance(graph, after.claimed(), msgspec.structs.replace(facts, real_now=None), now)
+        decision = advance(graph, after.claimed(), facts, now)
     after, moved = decision.run, waiting or run
     if after.state in (State.DEAD, State.CANCELLED, State.RETRYING):
         return f"it would fail: {after.error or after.outcome}"
     outcome = "waiting" if decision.step is None else decision.step.outcome
-    if after.state is State.RUNNING and after.node_id != run.node_id:
+    if after.state is State.RUNNING:
         return Prediction(moved, now, outcome, next_node_id=after.node_id)
     return Prediction(moved, now, outcome, ends=after.outcome)
