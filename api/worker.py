@@ -36,6 +36,13 @@ def work(settings: Settings, dsn: str, secret: str) -> None:
     run(run_engine(settings, dsn, secret))
 
 
+def segment_services(database: Database, keyring: Keyring) -> SegmentServices:
+    """Return what an engine refreshes segments with."""
+    gateway = Gateway(database, keyring, _SEGMENT_QUERY_LIMITS)
+    slots = QuerySlots(ConcurrencyLimits(total=WORKERS))
+    return SegmentServices(database, gateway, keyring, QUERY_TIMEOUT_S, slots)
+
+
 async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     keyring, clock = Keyring(secret), Clock()
     dsn = with_application_name(dsn, keyring.tag())
@@ -48,11 +55,8 @@ async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     retries = RetryPolicy(settings.retry_delays)
     channels = open_transports(settings)
     engine = Engine(database, Driver(database, keyring, clock, retries, channels), clock, Listener(dsn))
-    gateway = Gateway(segment_database, keyring, _SEGMENT_QUERY_LIMITS)
-    segments = SegmentServices(
-        segment_database, gateway, keyring, QUERY_TIMEOUT_S, QuerySlots(ConcurrencyLimits(total=WORKERS))
-    )
-    pages = PageServices(segment_database, gateway, keyring, channels.senders[EMAIL.name], retries, clock)
+    segments = segment_services(segment_database, keyring)
+    pages = PageServices(segment_database, segments.gateway, keyring, channels.senders[EMAIL.name], retries, clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, engine.stop)

@@ -1,7 +1,8 @@
 """Measure the figures we promise, and print them in one table.
 
 Without a PART all are measured, in about a quarter of an hour. With ten million stored events, `growth` alone takes as
-long, and 15 GB of disk: `python -m bench growth --millions 10`. The same is true of `catalog --millions 10`. Records go
+long, and 15 GB of disk: `python -m bench growth --millions 10`. The same is true of `catalog --millions 10`
+and `segments --millions 10`. Records go
 to build/bench, pictures to docs/bench.
 """
 
@@ -30,6 +31,7 @@ from bench import (
     record,
     reports,
     scale,
+    segments,
     singles,
     sql,
     startup,
@@ -54,13 +56,14 @@ PARTS: dict[str, Callable[[Effort], Measurement]] = {
     "reports": reports.measure,
     "columnar": columnar.measure,
     "sql": sql.measure,
+    "segments": segments.measure,
     "importing": importing.measure,
     "backtest": backtest.measure,
     "chain": chain.measure,
 }
 
 
-GROWING = ("growth", "catalog")
+GROWING = ("growth", "catalog", "segments")
 
 
 def main() -> None:
@@ -103,7 +106,7 @@ def _arguments() -> argparse.Namespace:
         "--millions",
         type=int,
         default=1,
-        help="stored events of growth, catalog, columnar and backtest, read by sql (%(default)s)",
+        help="stored events of growth, catalog, columnar, segments and backtest, read by sql (%(default)s)",
     )
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:

@@ -41,6 +41,17 @@ def fill_names(database: Database, events: int, days: float = 30) -> None:
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
+def fill_past(database: Database, events: int, days: float) -> None:
+    """Store contacts, and events of 200 names, dated over the last days."""
+    _insert(database, "contacts", events // EVENTS_PER_CONTACT, {})
+    fill_names(database, events, days)
+
+
+def add_events(database: Database, events: int, stored: int, before: int) -> None:
+    """Store new events, each of another contact, in a database with so many stored events and `before` new ones."""
+    _insert(database, "new_events", events, {"contacts": stored // EVENTS_PER_CONTACT, "before": before})
+
+
 def fill_journeys(database: Database, events: int) -> None:
     """Store signups, page views and payments of a twentieth as many contacts."""
     contacts = events // EVENTS_PER_CONTACT

@@ -90,9 +90,9 @@ def _furnish(server: Postgres, database: Database, service: Service) -> None:
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
-def ask(service: Service, database: Database, path: str, body: dict[str, Any]) -> Any:
+def ask(service: Service, database: Database, path: str, body: dict[str, Any], timeout_s: float = 10.0) -> Any:
     """Post with the workbench key; return the answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=timeout_s)
     headers = {"Authorization": f"Bearer {database.workbench_key}", "Content-Type": "application/json"}
     try:
         connection.request("POST", path, msgspec.json.encode(body), headers)

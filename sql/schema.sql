@@ -105,6 +105,7 @@ CREATE TABLE workbench.contact_changes (
     stored_in   bigint NOT NULL,
     PRIMARY KEY (org_id, contact_id, changed_at, field)
 ) PARTITION BY RANGE (changed_at);
+CREATE INDEX contact_changes_stored ON workbench.contact_changes USING brin (org_id, stored_in) WITH (autosummarize='true');
 CREATE TABLE workbench.contact_changes_other PARTITION OF workbench.contact_changes DEFAULT;    -- as events_other
 
 -- Erased contacts to check once more, for rows that were being written during the erasure.
@@ -195,6 +196,10 @@ CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
 CREATE INDEX events_by_contact ON workbench.events (org_id, contact_id, created_at);
 CREATE INDEX events_changed ON workbench.events (org_id, changed_at) WHERE changed_at IS NOT NULL;
 CREATE INDEX events_stored ON workbench.events (org_id, stored_in);   -- not BRIN: new rows fill gaps in old pages
+-- For increments of segments. Moved rows lie between newer ones, so a range of blocks has several intervals.
+CREATE INDEX events_occurred ON workbench.events
+    USING brin (org_id, occurred_at timestamptz_minmax_multi_ops, created_at timestamptz_minmax_multi_ops)
+    WITH (pages_per_range='32', autosummarize='true');
 
 -- The API and the importer attach partitions for months ahead of time; events of all other months are stored here.
 CREATE TABLE workbench.events_other PARTITION OF workbench.events DEFAULT;
@@ -815,6 +820,7 @@ CREATE TABLE workbench.segments (
     updated_at     timestamptz NOT NULL,
     updated_by     uuid NOT NULL,
     archived_at    timestamptz,
+    watermark      jsonb,                       -- what its members were computed from; null: the next refresh reads everything
     PRIMARY KEY (org_id, id),
     CHECK ((kind = 'query') = (num_nonnulls(sql, every_seconds) = 2))
 );
@@ -1188,6 +1194,31 @@ CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barr
            wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id, merged_from
     FROM workbench.events
     WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
+
+-- For increments of segments: the rows of some contacts, a setting of the reader's connection, which can only remove rows. Only tables
+-- with a row for each change of a contact that they show can be here.
+CREATE SCHEMA analyst_changed;
+
+CREATE FUNCTION workbench.changed_contacts() RETURNS uuid[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
+    RETURN current_setting('workbench.changed_contacts')::uuid[];
+
+CREATE VIEW analyst_changed.app_events WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id, merged_from
+    FROM workbench.events
+    WHERE contact_id = ANY ((SELECT workbench.changed_contacts())::uuid[]);
+
+CREATE VIEW analyst_changed.contacts WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, email, wallet_address, external_id,
+           CASE WHEN external_id IS NULL THEN attributes
+                ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
+           tags, created_at, updated_at, email_domain, opted_out, erased_at
+    FROM workbench.contacts
+    WHERE merged_into IS NULL AND id = ANY ((SELECT workbench.changed_contacts())::uuid[]);
+
+CREATE VIEW analyst_changed.segment_members WITH (security_invoker = true, security_barrier = true) AS
+    SELECT segment, contact_id, entered_at FROM workbench.segment_members
+    WHERE contact_id = ANY ((SELECT workbench.changed_contacts())::uuid[]);
 
 -- A direct login sees these views instead of the analyst's views of the same name. They have no emails, because without the gateway
 -- nothing opens or masks them.

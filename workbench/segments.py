@@ -23,7 +23,14 @@ from workbench.errors import (
     usage_example,
 )
 from workbench.language.problem import suggestion
-from workbench.language.responses import CandidateCounts, MembersChange, ReachView, SegmentPreview, SegmentView
+from workbench.language.responses import (
+    CandidateCounts,
+    MembersChange,
+    ReachView,
+    RefreshScope,
+    SegmentPreview,
+    SegmentView,
+)
 from workbench.sql import Params, SqlQuery, bind_values, built_in, plain_value, sql_error
 
 if TYPE_CHECKING:
@@ -44,6 +51,7 @@ class SegmentRecord(SegmentView, frozen=True, rename="camel"):
     daily: tuple[int | None, ...] = ()  # sizes of the last days, oldest first
     counts: CandidateCounts | None = msgspec.field(default=None, name="found")
     change: MembersChange | None = None
+    refresh: RefreshScope | None = None
 
     def size_a_week_ago(self) -> int | None:
         """Return the size a week ago, or the next known one; None for a segment that is younger."""
@@ -63,7 +71,8 @@ class Segment:
     `name`: in conditions, SQL and reports. `size`: the number of contacts at the last refresh. `sql` and `params`: the
     query; for an audience, the query of its frame or None. `every`: the interval between refreshes; None for an
     audience. `provenance`: the origin of an audience: `rows` and `unknown`; for a result of `wb.sql` also its query and
-    watermark.
+    watermark. `full_refresh_reason`: the part of the query because of which each refresh reads all contacts; None if a
+    refresh reads only those that changed.
     """
 
     def __init__(self, connection: Connection, record: SegmentRecord) -> None:
@@ -77,6 +86,7 @@ class Segment:
         self.sql: str | None = origin.get("sql")
         self.params = origin.get("params")
         self.every = None if record.every_seconds is None else timedelta(seconds=record.every_seconds)
+        self.full_refresh_reason = record.full_refresh_reason
         return self
 
     def members(self) -> "Result":
@@ -164,7 +174,14 @@ class Segment:
         interval = duration(self.every)
         if interval.count(" ") == 1:
             interval = interval.removeprefix("1 ")
-        return f"Refreshed {moment(record.refreshed_at)} (UTC), every {interval}."
+        text = f"Refreshed {moment(record.refreshed_at)} (UTC), every {interval}"
+        if record.full_refresh_reason is not None:
+            return f"{text}, each time for all contacts, because of {record.full_refresh_reason}."
+        if record.refresh is None:
+            return f"{text}."
+        if record.refresh.contacts is None:
+            return f"{text}; this time for all contacts, because {record.refresh.reason}."
+        return f"{text}; this time for {quantity(record.refresh.contacts, 'contact')} that changed."
 
 
 class Segments(Sequence[Segment]):
@@ -269,6 +286,7 @@ class QueryPreview(SegmentPreview, frozen=True):
     """The result of a preview: `size` contacts, some of their ids in `sample`, and the `seconds` of the query.
 
     `change`: the contacts that would enter and leave. `unknown`: the number of ids that are left out.
+    `full_refresh_reason`: as of a segment.
     """
 
     def sentence(self) -> str:
@@ -278,6 +296,8 @@ class QueryPreview(SegmentPreview, frozen=True):
             sentences.append(f"{self.change.entered:,} would enter, {self.change.departed:,} would leave.")
         if self.unknown:
             sentences.append(f"{quantity(self.unknown, 'id')} left out: unknown or erased contacts.")
+        if self.full_refresh_reason is not None:
+            sentences.append(f"Each refresh would read all contacts, because of {self.full_refresh_reason}.")
         return " ".join(sentences)
 
     @printable_text

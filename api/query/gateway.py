@@ -18,6 +18,7 @@ from api.query.limits import ConcurrencyLimits, QuerySlots, check_functions
 from api.query.parameters import BoundStatement, bind
 from api.query.results import EmailReplacer, QueryResult, read_watermark, write_watermark
 from api.store.analyst import (
+    ContactChoice,
     QueryLimits,
     QuerySource,
     ReplicaConflictError,
@@ -91,12 +92,17 @@ class Gateway:
 
     @asynccontextmanager
     async def run(
-        self, query: AnalystQuery, binary: Collection[int] = (), counted_at: Snapshot | None = None
+        self,
+        query: AnalystQuery,
+        binary: Collection[int] = (),
+        counted_at: Snapshot | None = None,
+        choice: ContactChoice | None = None,
     ) -> AsyncIterator[QueryResult]:
         """Yield the result while the query runs.
 
         `counted_at`: the snapshot in which the events of the result were counted, if the query does not read them.
         `binary`: types (oids) that the caller takes in Postgres's binary form; used if all columns are of these types.
+        `choice` decides whether the query reads only some contacts.
         Raises InvalidQueryError, QueryError, ReaderError or DatabaseUnavailableError.
         """
         statement = bind(query.sql, query.params, self._keyring.of(query.org_id).seal_email)
@@ -119,7 +125,7 @@ class Gateway:
                     raise InvalidQueryError(problem)
             try:
                 async with AsyncExitStack() as stack:
-                    result = await self._start(stack, query, statement, snapshot, reader, binary)
+                    result = await self._start(stack, query, statement, snapshot, reader, binary, choice)
                     if counted_at is not None and query.as_of is None:
                         result.watermark = write_watermark(counted_at, self._keyring.of(query.org_id))
                     yield result
@@ -168,6 +174,7 @@ class Gateway:
         as_of: Snapshot | None,
         reader: ReaderRole,
         binary: Collection[int],
+        choice: ContactChoice | None,
     ) -> QueryResult:
         source = await self._source.current()
         keys = self._keyring.of(query.org_id)
@@ -179,7 +186,7 @@ class Gateway:
                     cursor = await attempt_stack.enter_async_context(open_cursor(source, reader, self._limits, as_of))
                     rest = await attempt_stack.enter_async_context(aclosing(cursor.batches()))
                     with _translate_errors(statement, query):
-                        snapshot = await cursor.begin(statement.statement, statement.parameters, binary)
+                        snapshot = await cursor.begin(statement.statement, statement.parameters, binary, choice)
                         first = await anext(rest)
                     await stack.enter_async_context(attempt_stack.pop_all())
                 watermark = query.as_of if snapshot is None else write_watermark(snapshot, keys)

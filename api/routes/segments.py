@@ -114,7 +114,9 @@ async def delete(request: Request, name: str) -> SegmentView:
 async def refresh(request: Request, name: str) -> SegmentView:
     """Refresh a segment now."""
     work = segments.refresh_by_name(services(request).segments, author_of(request), _segment_name(name))
-    return _view(request, await work)
+    result = unwrap(await work)
+    extra = {"counts": result.counts, "change": result.change, "refresh": result.scope}
+    return segment_view(result.row, email_display(request), **extra)
 
 
 @blueprint.post("/<name:str>/contacts")

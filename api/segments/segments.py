@@ -24,6 +24,7 @@ from api.clock import monotonic_ns, uuid7
 from api.crypto import EmailDisplay
 from api.ingest.starts import find_starter
 from api.segments.candidates import SegmentServices, load_candidates, query_candidates
+from api.segments.changed import ChangedContacts, refusal
 from api.segments.definition import (
     DEFAULT_INTERVAL_S,
     AudiencePart,
@@ -45,7 +46,7 @@ from workbench.language.check import segments_of
 from workbench.language.codec import decode, encode
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem
-from workbench.language.responses import CandidateCounts, MembersChange, SegmentPreview, SegmentView
+from workbench.language.responses import CandidateCounts, MembersChange, RefreshScope, SegmentPreview, SegmentView
 from workbench.language.simulate import SimulatedAutomation
 from workbench.language.starts import SEGMENT_CHANGES, StartSource
 
@@ -57,11 +58,16 @@ _REPAIR_OVERLAP = timedelta(minutes=5)  # longer than any erasure or merge takes
 
 
 class SegmentResult(msgspec.Struct, frozen=True):
-    """A segment after a change. `counts`: of the candidates, None if there were none. `change`: of its members."""
+    """A segment after a change.
+
+    `counts` is None if no candidates were counted, or not all of them; `change` if no members changed. `scope`: what
+    a refresh looked at.
+    """
 
     row: SegmentRow
     counts: CandidateCounts | None = None
     change: MembersChange | None = None
+    scope: RefreshScope | None = None
 
 
 def segment_view(row: SegmentRow, show: EmailDisplay, **extra: Any) -> SegmentView:
@@ -72,7 +78,8 @@ def segment_view(row: SegmentRow, show: EmailDisplay, **extra: Any) -> SegmentVi
         provenance["params"] = open_params(provenance["params"], show)
     params = None if row.params is None else open_params(decode(row.params), show)
     fields = {name: getattr(row, name) for name in columns} | extra
-    return SegmentView(**fields | {"params": params, "provenance": provenance, "next_at": row.due_at})
+    fields |= {"params": params, "provenance": provenance, "next_at": row.due_at}
+    return SegmentView(**fields, full_refresh_reason=None if row.sql is None else refusal(query_of(row)))
 
 
 @retry_conflicts
@@ -80,7 +87,8 @@ async def create(services: SegmentServices, author: Author, draft: SegmentBody) 
     if await _find(services, author.org_id, draft.name) is not None:
         return _name_taken(draft.name)
     params = seal_params(draft.query.params, services.keyring.of(author.org_id))
-    async with query_candidates(services, author.org_id, draft.query) as (tx, counts):
+    changed = _changed_contacts(services, author.org_id, draft.query)
+    async with query_candidates(services, author.org_id, draft.query, changed) as (tx, counts):
         row = await store.insert_segment(
             tx,
             author.org_id,
@@ -96,7 +104,7 @@ async def create(services: SegmentServices, author: Author, draft: SegmentBody) 
         if row is None:  # another request was faster while the query ran
             return _name_taken(draft.name)
         await record(tx, author, "segment.create", row.id, {"name": row.name, "size": counts.size})
-        change = await replace_members(services, tx, row, counts, author.now)
+        change = await replace_members(services, tx, row, counts, author.now, changed)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
@@ -116,30 +124,54 @@ async def update(services: SegmentServices, author: Author, name: str, edit: Seg
                 return SegmentResult(row)
             await _write(tx, author, edited, "segment.update", {"changed": ["everySeconds"]})
             return SegmentResult(await store.find_segment(tx, author.org_id, name) or edited)
-    async with query_candidates(services, author.org_id, query_of(edited)) as (tx, counts):
+    changed = _changed_contacts(services, author.org_id, query_of(edited))
+    async with query_candidates(services, author.org_id, query_of(edited), changed) as (tx, counts):
         # Locked only now: the query may take half a minute.
         locked = _editable(await store.lock_segment(tx, author.org_id, name), edit)
         if isinstance(locked, Refusal):
             return locked
         await _write(tx, author, edited, "segment.update", {"changed": ["sql"], "size": counts.size})
-        change = await replace_members(services, tx, edited, counts, author.now)
+        change = await replace_members(services, tx, edited, counts, author.now, changed)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
-async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> SegmentResult | Refusal:
-    """Run the query again and replace the members; an audience is only repaired and recounted."""
+async def refresh(
+    services: SegmentServices, row: SegmentRow, now: datetime, reason: str | None = None
+) -> SegmentResult | Refusal:
+    """Run the query again and change the members; an audience is only repaired and recounted.
+
+    Where the query allows it, only the contacts that changed since the last refresh are looked at. `reason`: why the
+    caller wants all of them, with a row without watermark.
+    """
     if row.kind == "audience":
         await repair(services.database, row, row.refreshed_at or row.updated_at)
         return await _recount_audience(services.database, row, now)
-    async with query_candidates(services, row.org_id, query_of(row)) as (tx, counts):
+    query = query_of(row)
+    changed = _changed_contacts(services, row.org_id, query, row.watermark)
+    async with query_candidates(services, row.org_id, query, changed) as (tx, counts):
         locked = await store.lock_segment(tx, row.org_id, row.name)
         if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
             # The candidates come from the query as it was before that change.
             return conflict("the segment was changed by another request; try again")
         if locked.refreshed_at is not None and locked.refreshed_at > now:
             return SegmentResult(locked)  # a refresh that began later was faster
-        change = await replace_members(services, tx, row, counts, now)
-    return SegmentResult(await repair(services.database, row, now), counts, change)
+        contact_ids = changed.contact_ids
+        if contact_ids is None or (
+            locked.watermark == row.watermark
+            and contact_ids.issuperset(await store.find_survivors(tx, row.org_id, list(contact_ids)))
+        ):
+            change = await replace_members(services, tx, row, counts, now, changed)
+            contact_ids = changed.contact_ids
+        else:
+            # Another refresh, or a merge with a contact that was not looked at, was committed meanwhile.
+            change = None
+    if change is None:
+        reason = "the segment was refreshed, or contacts were merged, while its query ran"
+        return await refresh(services, msgspec.structs.replace(locked, watermark=None), now, reason)
+    repaired = await repair(services.database, row, now)
+    if contact_ids is None:
+        return SegmentResult(repaired, counts, change, RefreshScope(None, reason or changed.reason))
+    return SegmentResult(repaired, None, change, RefreshScope(len(contact_ids), None))
 
 
 @retry_conflicts
@@ -156,7 +188,14 @@ async def preview(services: SegmentServices, org_id: int, request: SegmentPrevie
         row = None if request.name is None else await store.find_segment(tx, org_id, request.name)
         change = None if row is None else await store.compare_members(tx, SegmentKey(org_id, row.name))
     seconds = round((monotonic_ns() - start_ns) / 1e9, 3)
-    return SegmentPreview(**msgspec.structs.asdict(counts), sample=tuple(sample), seconds=seconds, change=change)
+    reason = await asyncio.to_thread(refusal, request.query)
+    return SegmentPreview(
+        **msgspec.structs.asdict(counts),
+        sample=tuple(sample),
+        seconds=seconds,
+        change=change,
+        full_refresh_reason=reason,
+    )
 
 
 async def archive(services: SegmentServices, author: Author, name: str) -> SegmentRow | Refusal:
@@ -236,22 +275,33 @@ def interval(row: SegmentRow) -> timedelta:
 
 
 async def replace_members(
-    services: SegmentServices, tx: Transaction, row: SegmentRow, counts: CandidateCounts, at: datetime
+    services: SegmentServices,
+    tx: Transaction,
+    row: SegmentRow,
+    counts: CandidateCounts,
+    at: datetime,
+    changed: ChangedContacts | None = None,
 ) -> MembersChange:
     """Make the candidates the members of a locked segment, and create the entries that this change starts.
 
-    Call `repair` after the commit. It applies merges and erasures, which start no entries.
+    `changed`: the contacts that the query has read; without it, or if it has read all, other members leave. Call
+    `repair` after the commit. It applies merges and erasures, which start no entries.
     """
     key = SegmentKey(row.org_id, row.name)
     entering, leaving = [
         await find_starter(tx, services.keyring, row.org_id, StartSource(start_type, row.name), at)
         for start_type in SEGMENT_CHANGES
     ]
-    change = await store.change_members(tx, key, at, partial(leaving.start, tx))
+    if changed is None or changed.contact_ids is None:
+        size, change = counts.size, await store.change_members(tx, key, at, partial(leaving.start, tx))
+    else:
+        change = await store.change_some_members(tx, key, at, changed.contact_ids, partial(leaving.start, tx))
+        size = await store.count_members(tx, key)
     if entering.automations:
         async for contact_ids in store.read_entered(tx, key, at):
             await entering.start(tx, contact_ids)
-    refreshed = RefreshResult(counts.size, change.entered, change.departed, at, at + interval(row))
+    mark = None if changed is None or changed.watermark is None else msgspec.json.encode(changed.watermark)
+    refreshed = RefreshResult(size, change.entered, change.departed, at, at + interval(row), mark)
     await store.record_refresh(tx, row.org_id, row.id, refreshed)
     return change
 
@@ -269,6 +319,12 @@ async def repair(database: Database, row: SegmentRow, since: datetime) -> Segmen
         if difference := await store.repair_members(tx, key, *times, offset):
             await store.correct_size(tx, row, difference)
         return await store.find_segment(tx, row.org_id, row.name) or row
+
+
+def _changed_contacts(
+    services: SegmentServices, org_id: int, query: SegmentQuery, former: bytes | None = None
+) -> ChangedContacts:
+    return ChangedContacts(org_id, query, services.keyring, former)
 
 
 async def _find(services: SegmentServices, org_id: int, name: str) -> SegmentRow | None:

@@ -212,6 +212,7 @@ async def reseal_emails(tx: Transaction, after: str, *, org: Org, table: SealedT
     new = [org.keys.reseal(email) for email in old]
     # Requests write emails at the same time: only an email that still has its `old` text is overwritten.
     await tx.execute(_SQL[f"change_{table}"], {"org_id": org.id, "ids": [*ids], "old": [*old], "new": new})
+    await tx.execute(_SQL["forget_watermarks"], {"org_id": org.id})
     return str(ids[-1])
 
 

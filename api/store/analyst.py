@@ -19,6 +19,9 @@ binary form.
 readers may not list the current transactions. With a snapshot of the past (`as_of`), table names resolve to the views
 of `analyst_past`.
 
+**Some contacts.** A `ContactChoice` decides in the transaction that shares the snapshot whether the query reads only
+the rows of some contacts. Then table names resolve to the views of `analyst_changed`.
+
 **Standby.** Queries run on the primary, or on a standby once it has replayed everything that was committed when the
 query arrived. A result is therefore never older than its query, and a login role that was just created exists. If
 the standby takes too long, the query is refused; it never falls back to the primary, which the standby is there to
@@ -30,11 +33,11 @@ import contextlib
 import logging
 import resource
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from select import POLLIN, poll
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -245,6 +248,22 @@ class ReplicaConflictError(TooManyQueriesError):
 
 # --- A query under way
 
+Evaluate: TypeAlias = Callable[[str, Sequence[BoundParameter]], Awaitable[list[str | None]]]
+
+
+class ContactChoice(Protocol):
+    """Decides which contacts a query reads."""
+
+    async def prepare(self, tx: Transaction) -> None:
+        """Read what must not be newer than the snapshot of the query."""
+
+    async def choose(self, tx: Transaction, snapshot: Snapshot, evaluate: Evaluate) -> Collection[str] | None:
+        """Return the ids of the contacts, None for all.
+
+        `evaluate` returns the first row of a SELECT, in the session and at the moment of the query.
+        """
+
+
 _PREFIX = "DECLARE gw NO SCROLL CURSOR FOR "
 _FIRST_ROWS = 16
 _MAX_ROWS = 4096
@@ -284,7 +303,11 @@ class AnalystCursor:
         self._turn = asyncio.Lock()
 
     async def begin(
-        self, statement: str, parameters: Sequence[BoundParameter], binary: Collection[int] = ()
+        self,
+        statement: str,
+        parameters: Sequence[BoundParameter],
+        binary: Collection[int] = (),
+        choice: ContactChoice | None = None,
     ) -> Snapshot | None:
         """Let Postgres check and plan the statement; return the snapshot it sees, None if unknown or given by `as_of`.
 
@@ -295,9 +318,17 @@ class AnalystCursor:
         snapshot: Snapshot | None = None
         if self._as_of is None:
             async with self._database.transaction() as tx:
+                if choice is not None:
+                    await choice.prepare(tx)
                 if (shared := await export_snapshot(tx)) is not None:
                     name, snapshot = shared
                     await self._execute(f"SET TRANSACTION SNAPSHOT '{name}'", ())
+                    if choice is not None:
+                        contact_ids = await choice.choose(tx, snapshot, self._evaluate)
+                        if contact_ids is not None:
+                            ids = ",".join(contact_ids)
+                            await self._execute(f"SET LOCAL workbench.changed_contacts = '{{{ids}}}'", ())
+                            await self._execute("SET LOCAL search_path = analyst_changed", ())
         await self._execute(_PREFIX + statement, parameters)
         with self._step():
             columns = await self._connection.wait(_describe(self._connection.pgconn))
@@ -358,6 +389,10 @@ class AnalystCursor:
     async def _execute(self, statement: str, parameters: Sequence[BoundParameter]) -> None:
         with self._step():
             await self._connection.wait(_execute(self._connection.pgconn, statement, parameters))
+
+    async def _evaluate(self, statement: str, parameters: Sequence[BoundParameter]) -> list[str | None]:
+        with self._step():
+            return await self._connection.wait(_fetch_row(self._connection.pgconn, statement, parameters))
 
     @contextlib.contextmanager
     def _step(self) -> Iterator[None]:
@@ -464,15 +499,21 @@ async def _connect(
         await asyncio.sleep(_CONNECT_PAUSE_S)
 
 
-def _execute(pgconn: PGconn, statement: str, parameters: Sequence[BoundParameter]) -> PQGen[None]:
-    """Run one statement without rows through the extended protocol. Raises StatementError."""
+def _execute(pgconn: PGconn, statement: str, parameters: Sequence[BoundParameter]) -> PQGen[PGresult]:
+    """Run one statement through the extended protocol. Raises StatementError."""
     pgconn.send_query_params(
         statement.encode(),
         [None if parameter.text is None else parameter.text.encode() for parameter in parameters],
         param_types=[parameter.oid for parameter in parameters],
     )
-    for result in (yield from generators.execute(pgconn)):
-        _checked(result)
+    (result,) = yield from generators.execute(pgconn)
+    return _checked(result)
+
+
+def _fetch_row(pgconn: PGconn, statement: str, parameters: Sequence[BoundParameter]) -> PQGen[list[str | None]]:
+    result = yield from _execute(pgconn, statement, parameters)
+    cells = [result.get_value(0, column) for column in range(result.nfields)]
+    return [None if cell is None else cell.decode() for cell in cells]
 
 
 def _describe(pgconn: PGconn) -> PQGen[tuple[ResultColumn, ...]]:

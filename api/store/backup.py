@@ -20,7 +20,7 @@ from api.store.database import (
 
 _SQL = load("backup")
 _DROP_SCHEMAS = (
-    "DROP SCHEMA IF EXISTS workbench, analyst, analyst_past, analyst_direct CASCADE; "
+    "DROP SCHEMA IF EXISTS workbench, analyst, analyst_past, analyst_changed, analyst_direct CASCADE; "
     "DROP TABLE IF EXISTS public.workbench_migrations"
 )
 

@@ -5,7 +5,7 @@ second one (`wanted`), and makes the members equal to it, all in one transaction
 of ids at a time.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -50,6 +50,7 @@ class SegmentRow(msgspec.Struct, frozen=True):
     updated_at: datetime
     updated_by: str
     archived_at: datetime | None
+    watermark: Json | None
 
 
 @query
@@ -101,13 +102,17 @@ async def find_published_specs(tx: Transaction, org_id: int) -> list[tuple[str, 
 
 
 class RefreshResult(msgspec.Struct, frozen=True):
-    """The result of a refresh: the size, how many contacts entered and left, and when to refresh again."""
+    """The result of a refresh: the size, how many contacts entered and left, and when to refresh again.
+
+    `watermark`: JSON text, what the members were computed from; None if the next refresh has to read everything.
+    """
 
     size: int
     entered: int
     departed: int
     at: datetime
     due_at: datetime | None
+    watermark: Json | None = None
 
 
 @query
@@ -163,6 +168,71 @@ async def list_sizes(tx: Transaction, row: SegmentRow, limit: int) -> list[Segme
 async def delete_old_sizes(
     tx: Transaction, org_id: int, now: datetime, limit: int, retention: timedelta = _SIZE_RETENTION
 ) -> RowCount: ...
+
+
+# --- Contacts that changed
+
+
+class ChangedSince(msgspec.Struct, frozen=True):
+    """What a snapshot does not have.
+
+    The transactions in `open` and from `end` on; `oldest`: the first of all of these. What has only a time counts from
+    `since` on, and new contacts from `first_id` to `last_id`. `events`: only events of these names, None: all.
+    `contact_values` and `memberships`: whether changes of these count.
+    """
+
+    oldest: int
+    end: int
+    open: list[int]
+    since: datetime
+    first_id: Uuid
+    last_id: Uuid
+    events: Sequence[str] | None
+    contact_values: bool
+    memberships: bool
+
+
+@query
+async def find_unsettled(tx: Transaction, org_id: int) -> list[Uuid]:
+    """Return the contacts of merges whose rows are still being moved."""
+
+
+@query
+async def list_partitions(tx: Transaction) -> list[int]:
+    """Return the oids of the partitions of events."""
+
+
+@query
+async def find_changed(tx: Transaction, org_id: int, changed: ChangedSince, limit: int) -> list[Uuid]: ...
+
+
+@query
+async def find_occurred(
+    tx: Transaction, org_id: int, low: datetime, high: datetime, events: Sequence[str] | None, limit: int
+) -> list[Uuid]:
+    """Return the contacts with an event that occurred in this time, of these names (None: all)."""
+
+
+@query
+async def find_received(
+    tx: Transaction, org_id: int, low: datetime, high: datetime, events: Sequence[str] | None, limit: int
+) -> list[Uuid]:
+    """Return the contacts with an event that was received in this time, of these names (None: all)."""
+
+
+@query
+async def find_created(tx: Transaction, org_id: int, low: datetime, high: datetime, limit: int) -> list[Uuid]:
+    """Return the contacts that were created in this time."""
+
+
+@query
+async def find_related(tx: Transaction, org_id: int, ids: Sequence[Uuid]) -> list[Uuid]:
+    """Return these contacts, those that lost an identifier to them, and all that are merged with any of them."""
+
+
+@query
+async def find_survivors(tx: Transaction, org_id: int, ids: Sequence[Uuid]) -> list[Uuid]:
+    """Return the contacts that these contacts have been merged into."""
 
 
 # --- Members
@@ -232,6 +302,27 @@ async def change_members(tx: Transaction, key: SegmentKey, at: datetime, left: C
 async def enter_members(tx: Transaction, key: SegmentKey, at: datetime) -> RowCount: ...
 
 
+async def change_some_members(
+    tx: Transaction, key: SegmentKey, at: datetime, contact_ids: Collection[str], left: ContactsChanged
+) -> MembersChange:
+    """Make those of these contacts that are resolved members, and the others not; other members stay as they are."""
+    unwanted = sorted(set(contact_ids).difference(await list_wanted(tx)))
+    if entered := await enter_wanted(tx, key, at):
+        await note_entered(tx, key.org_id, key.segment, at, await transaction_offset(tx))
+    dropped = 0
+    for first in range(0, len(unwanted), _BLOCK_IDS):
+        dropped += await _drop(tx, key, at, unwanted[first : first + _BLOCK_IDS], left)
+    return MembersChange(entered, dropped)
+
+
+@query
+async def enter_wanted(tx: Transaction, key: SegmentKey, at: datetime) -> RowCount: ...
+
+
+@query
+async def list_wanted(tx: Transaction) -> list[Uuid]: ...
+
+
 async def read_entered(tx: Transaction, key: SegmentKey, at: datetime) -> AsyncIterator[list[str]]:
     """Yield the members that entered at this moment, block by block."""
     after = "00000000-0000-0000-0000-000000000000"
@@ -262,12 +353,24 @@ async def _drop_leaving(
     async with tx.cursor("leaving") as leaving:  # server-side, so that only one block of ids is held here
         await leaving.execute(_SQL["list_leaving"], msgspec.structs.asdict(key))
         while rows := await leaving.fetchmany(_BLOCK_IDS):
-            ids = await drop_members(tx, key, [contact_id for (contact_id,) in rows])
-            dropped += len(ids)
-            await note_left(tx, key.org_id, key.segment, ids, at, key_id, await transaction_offset(tx))
-            if left is not None:
-                await left(ids)
+            dropped += await _drop(tx, key, at, [contact_id for (contact_id,) in rows], left, key_id)
     return dropped
+
+
+async def _drop(
+    tx: Transaction,
+    key: SegmentKey,
+    at: datetime,
+    ids: list[str],
+    left: ContactsChanged | None,
+    key_id: Uuid | None = None,
+) -> int:
+    ids = await drop_members(tx, key, ids)
+    if ids:
+        await note_left(tx, key.org_id, key.segment, ids, at, key_id, await transaction_offset(tx))
+        if left is not None:
+            await left(ids)
+    return len(ids)
 
 
 @query

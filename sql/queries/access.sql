@@ -245,6 +245,10 @@ WHERE org_id = :org_id AND id > :after ::uuid ORDER BY id LIMIT :limit FOR UPDAT
 -- Write the resealed values of a merge.
 UPDATE contact_merges SET gained = :gained ::jsonb, identities = :identities ::jsonb WHERE org_id = :org_id AND id = :id ::uuid;
 
+-- forget_watermarks --
+-- Let the next refresh of each segment read everything: resealed emails are no change that increments see.
+UPDATE segments SET watermark = NULL WHERE org_id = :org_id AND watermark IS NOT NULL;
+
 -- find_segments --
 -- The parameters of segments' queries, locked.
 SELECT id::text, params FROM segments WHERE org_id = :org_id AND params IS NOT NULL ORDER BY id FOR UPDATE;

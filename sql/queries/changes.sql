@@ -101,12 +101,13 @@ RETURNING true;
 -- Members of segments ----------------------------------------------------------------------------------------------
 
 -- note_entered --
--- Note the members that entered a segment at this moment.
+-- Note the wanted contacts that entered a segment at this moment.
 INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
 SELECT m.org_id, m.contact_id, m.entered_at, 'segments.' || m.segment, 'false', 'true', 'refresh', NULL,
        (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
-FROM segment_members m
-WHERE m.org_id = :org_id ::bigint AND m.segment = :segment AND m.entered_at = :at ::timestamptz
+FROM wanted w
+JOIN segment_members m ON m.org_id = :org_id ::bigint AND m.segment = :segment AND m.contact_id = w.contact_id
+    AND m.entered_at = :at ::timestamptz
 RETURNING true;
 
 -- note_left --

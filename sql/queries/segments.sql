@@ -9,19 +9,19 @@ INSERT INTO segments (org_id, id, name, kind, sql, params, every_seconds, proven
 VALUES (:org_id, :segment_id, :name, :kind, :sql, :params ::jsonb, :every_seconds, :provenance ::jsonb, 0, 1, :at, :key_id, :at, :key_id)
 ON CONFLICT (org_id, name) WHERE archived_at IS NULL DO NOTHING
 RETURNING org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
-          due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at;
+          due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at, watermark;
 
 -- find_segment --
 -- The segment with a name.
 SELECT org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
-       due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at
+       due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at, watermark
 FROM segments
 WHERE org_id = :org_id AND name = :name AND archived_at IS NULL;
 
 -- lock_segment --
 -- The segment with a name, locked until commit: changes of a segment and of its members happen one after the other.
 SELECT org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
-       due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at
+       due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at, watermark
 FROM segments
 WHERE org_id = :org_id AND name = :name AND archived_at IS NULL
 FOR UPDATE;
@@ -29,7 +29,7 @@ FOR UPDATE;
 -- list_segments --
 -- All segments by name.
 SELECT org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
-       due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at
+       due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at, watermark
 FROM segments
 WHERE org_id = :org_id AND archived_at IS NULL
 ORDER BY name;
@@ -81,15 +81,15 @@ WHERE org_id = :org_id AND id = (
     FOR UPDATE SKIP LOCKED)
     AND NOT EXISTS (SELECT FROM segments b WHERE b.org_id = :org_id AND b.lease_until > :now)
 RETURNING org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
-          due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at;
+          due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at, watermark;
 
 -- record_refresh --
 -- Record the size after a refresh, and when to refresh again; the segment's lock is held. A size is kept if it
 -- changed or is the first. The new lease token invalidates refreshes that began earlier.
 WITH refreshed AS (
     UPDATE segments
-    SET size = :size, refreshed_at = :at, last_error = NULL, failing_since = NULL, failures = 0, due_at = :due_at,
-        lease_token = lease_token + 1, lease_until = NULL
+    SET size = :size, refreshed_at = :at, watermark = :watermark ::jsonb, last_error = NULL, failing_since = NULL, failures = 0,
+        due_at = :due_at, lease_token = lease_token + 1, lease_until = NULL
     WHERE org_id = :org_id AND id = :segment_id
     RETURNING id
 )
@@ -142,6 +142,85 @@ LIMIT :limit;
 DELETE FROM segment_sizes s
 USING (SELECT segment_id, at FROM segment_sizes WHERE org_id = :org_id AND at < :now ::timestamptz - :retention ::interval LIMIT :limit) old
 WHERE s.org_id = :org_id AND s.segment_id = old.segment_id AND s.at = old.at;
+
+-- Contacts that changed --------------------------------------------------------------------------------------------
+-- For increments: every contact with a row that a watermark's snapshot does not have, or that was moved or erased since. Numbers of
+-- transactions are exact. What has only a time counts from five minutes before the watermark, as that is longer than any transaction
+-- takes from its time to its commit.
+
+-- find_unsettled --
+-- Contacts of merges and undone merges whose rows are still being moved.
+SELECT c.id FROM contact_merges m CROSS JOIN LATERAL (VALUES (m.keep_id), (m.absorbed_id)) AS c (id)
+WHERE m.org_id = :org_id AND m.due_at IS NOT NULL;
+
+-- list_partitions --
+-- The partitions of events: one that is dropped takes its events with it.
+SELECT inhrelid::bigint FROM pg_inherits WHERE inhparent = 'workbench.events'::regclass;
+
+-- find_changed --
+-- Contacts that changed since a snapshot: those of its `open` transactions and of all from `end` on. New contacts are found by
+-- their ids, which begin with the time of the transaction: those that logs of a chain create have no event. With `events` only events of
+-- these names count, and those that changed attributes if the query reads contacts. Of the changes only memberships count, or only others,
+-- or merges alone, if the query reads no more.
+SELECT contact_id FROM events
+WHERE org_id = :org_id AND stored_in >= :oldest AND (stored_in >= :end OR stored_in = ANY (:open ::bigint[]))
+    AND (:events ::text[] IS NULL OR event = ANY (:events ::text[]) OR (:contact_values ::boolean AND changed_at IS NOT NULL))
+UNION
+SELECT contact_id FROM contact_changes
+WHERE org_id = :org_id AND stored_in >= :oldest AND (stored_in >= :end OR stored_in = ANY (:open ::bigint[]))
+    AND CASE WHEN field ^@ 'segments.' THEN :memberships ::boolean ELSE :contact_values ::boolean OR field = 'mergedInto' END
+UNION
+SELECT id FROM contacts WHERE org_id = :org_id AND id >= :first_id ::uuid AND id < :last_id ::uuid
+UNION
+SELECT id FROM contacts WHERE org_id = :org_id AND erased_at >= :since
+UNION
+SELECT c.id FROM contact_merges m CROSS JOIN LATERAL (VALUES (m.keep_id), (m.absorbed_id)) AS c (id)
+WHERE m.org_id = :org_id AND (m.created_at >= :since OR m.undone_at >= :since)
+LIMIT :limit;
+
+-- find_occurred --
+-- Contacts with an event, of these names, that occurred between two moments. Events are received up to a week after they occurred, and up to five
+-- minutes before, which limits the partitions to read.
+SELECT DISTINCT contact_id FROM events
+WHERE org_id = :org_id AND occurred_at >= :low ::timestamptz AND occurred_at <= :high ::timestamptz
+    AND created_at >= :low ::timestamptz - interval '1 day' AND created_at <= :high ::timestamptz + interval '8 days'
+    AND (:events ::text[] IS NULL OR event = ANY (:events ::text[]))
+LIMIT :limit;
+
+-- find_received --
+-- Contacts with an event, of these names, that was received between two moments.
+SELECT DISTINCT contact_id FROM events
+WHERE org_id = :org_id AND created_at >= :low ::timestamptz AND created_at <= :high ::timestamptz
+    AND (:events ::text[] IS NULL OR event = ANY (:events ::text[]))
+LIMIT :limit;
+
+-- find_created --
+-- Contacts that were created between two moments.
+SELECT id FROM contacts
+WHERE org_id = :org_id AND created_at >= :low ::timestamptz AND created_at <= :high ::timestamptz
+LIMIT :limit;
+
+-- find_related --
+-- These contacts, those that lost an identifier to them, and all that are merged with any of them.
+WITH involved AS MATERIALIZED (
+    SELECT id FROM unnest(:ids ::uuid[]) AS i (id)
+    UNION
+    SELECT k.other_contact_id FROM unnest(:ids ::uuid[]) AS i (id)
+    JOIN identity_conflicts k ON k.org_id = :org_id AND k.contact_id = i.id
+    WHERE k.other_contact_id IS NOT NULL
+), survivors AS MATERIALIZED (
+    SELECT DISTINCT coalesce(c.merged_into, c.id) AS id
+    FROM involved i JOIN contacts c ON c.org_id = :org_id AND c.id = i.id
+)
+SELECT id FROM involved
+UNION
+SELECT id FROM survivors
+UNION
+SELECT c.id FROM survivors s JOIN contacts c ON c.org_id = :org_id AND c.merged_into = s.id;
+
+-- find_survivors --
+-- The contacts that these contacts have been merged into.
+SELECT DISTINCT merged_into FROM contacts WHERE org_id = :org_id AND id = ANY (:ids ::uuid[]) AND merged_into IS NOT NULL;
 
 -- Members ----------------------------------------------------------------------------------------------------------
 -- The ids that a query returns are copied into `candidates`, resolved to contacts in `wanted`, and then the members
@@ -228,11 +307,23 @@ WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (ARRAY(
     FOR UPDATE SKIP LOCKED))
 RETURNING contact_id;
 
+-- enter_wanted --
+-- The same if only a few contacts are wanted: each is looked up, without reading the other members.
+INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
+SELECT :org_id, :segment, contact_id, :at FROM wanted
+ORDER BY contact_id
+ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
+
+-- list_wanted --
+-- The wanted contacts.
+SELECT contact_id FROM wanted;
+
 -- list_entered --
 -- The next members that entered with a refresh.
-SELECT contact_id FROM segment_members
-WHERE org_id = :org_id AND segment = :segment AND entered_at = :at AND contact_id > :after ::uuid
-ORDER BY contact_id
+SELECT m.contact_id FROM wanted w
+JOIN segment_members m ON m.org_id = :org_id AND m.segment = :segment AND m.contact_id = w.contact_id AND m.entered_at = :at
+WHERE w.contact_id > :after ::uuid
+ORDER BY w.contact_id
 LIMIT :limit;
 
 -- count_members --

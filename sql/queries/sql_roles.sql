@@ -1,4 +1,4 @@
--- Login roles that read SQL: their rights, which follow from the views of `analyst`, `analyst_past` and
+-- Login roles that read SQL: their rights, which follow from the views of `analyst`, `analyst_past`, `analyst_changed` and
 -- `analyst_direct`, and their sessions.
 
 -- Rights of a role -------------------------------------------------------------------------------------------------
@@ -19,12 +19,12 @@ SELECT NOT has_function_privilege(:role, 'pg_catalog.set_config(text, text, bool
 -- Names of objects that would show other organizations' rows: views that run with their owner's rights, and tables
 -- without row policies.
 SELECT c.relname::text FROM pg_class c
-WHERE c.relnamespace IN ('analyst'::regnamespace, 'analyst_direct'::regnamespace, 'analyst_past'::regnamespace)
+WHERE c.relnamespace IN ('analyst'::regnamespace, 'analyst_direct'::regnamespace, 'analyst_past'::regnamespace, 'analyst_changed'::regnamespace)
   AND (c.relkind <> 'v' OR c.reloptions IS NULL OR NOT c.reloptions @> ARRAY['security_invoker=true', 'security_barrier=true'])
 UNION
 SELECT c.relname::text FROM information_schema.view_column_usage u
 JOIN pg_class c ON c.oid = format('%I.%I', u.table_schema, u.table_name)::regclass
-WHERE u.view_schema IN ('analyst', 'analyst_direct', 'analyst_past') AND NOT c.relrowsecurity
+WHERE u.view_schema IN ('analyst', 'analyst_direct', 'analyst_past', 'analyst_changed') AND NOT c.relrowsecurity
 ORDER BY 1;
 
 -- find_missing_rights --
@@ -53,7 +53,7 @@ ORDER BY 1, 2, 3;
 
 -- list_gateway_views --
 -- The views that the gateway's roles see.
-SELECT format('%I.%I', schemaname, viewname) FROM pg_views WHERE schemaname IN ('analyst', 'analyst_past') ORDER BY 1;
+SELECT format('%I.%I', schemaname, viewname) FROM pg_views WHERE schemaname IN ('analyst', 'analyst_past', 'analyst_changed') ORDER BY 1;
 
 -- stop_backend --
 -- End a connection of a role; false if it is gone.

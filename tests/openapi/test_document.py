@@ -90,7 +90,7 @@ async def test_what_an_answer_always_has_is_required(service: Service) -> None:
     schemas = (await document(service))["components"]["schemas"]
     assert set(schemas["EntryHistory"]["required"]) == set(schemas["EntryHistory"]["properties"])
     assert set(schemas["Segment"]["properties"]) - set(schemas["Segment"]["required"]) == {
-        *("daily", "history", "found", "change")
+        *("daily", "history", "found", "change", "refresh")
     }
 
 

@@ -90,7 +90,8 @@ async def test_a_preview_returns_the_changes_and_writes_nothing(acme: Team) -> N
     trial = {"sql": RICH, "params": {"least": 400}, "name": "whales"}
     preview = await acme.expect_success("POST", "/preview", trial)
     assert preview.pop("seconds") > 0
-    assert preview == {"size": 1, "rows": 1, "nulls": 0, "unknown": 0, "sample": [ann], "change": None}
+    counts = {"size": 1, "rows": 1, "nulls": 0, "unknown": 0}
+    assert preview == {**counts, "sample": [ann], "change": None, "fullRefreshReason": None}
     await acme.expect_success("POST", "", WHALES)
     assert (await acme.expect_success("POST", "/preview", trial))["change"] == {"entered": 0, "departed": 1}
     assert await acme.members("whales") == {ann, cy}

@@ -13,14 +13,14 @@ _CATALOG = """
            || ' ' || coalesce(pg_get_expr(d.adbin, d.adrelid), '')
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
-    WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past') AND a.attnum > 0
+    WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past', 'analyst_changed') AND a.attnum > 0
           AND NOT a.attisdropped AND c.relkind IN ('r', 'p', 'v') AND c.relname !~ '^(events|contact_changes)_[0-9]'
     UNION ALL
     SELECT 'table', c.relname,
            c.relkind::text || ' ' || c.relrowsecurity || ' ' || coalesce(array_to_string(c.reloptions, ','), '')
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past') AND c.relkind IN ('r', 'p', 'v')
-          AND c.relname !~ '^(events|contact_changes)_[0-9]'
+    WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past', 'analyst_changed')
+          AND c.relkind IN ('r', 'p', 'v') AND c.relname !~ '^(events|contact_changes)_[0-9]'
     UNION ALL
     SELECT 'index', tablename, indexdef FROM pg_indexes
     WHERE schemaname = 'workbench' AND tablename !~ '^(events|contact_changes)_[0-9]'
@@ -47,7 +47,7 @@ def test_the_migrations_build_the_schema(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("SET client_min_messages = warning")
         connection.execute("DROP SCHEMA workbench CASCADE")
-        connection.execute("DROP SCHEMA IF EXISTS analyst, analyst_direct, analyst_past CASCADE")
+        connection.execute("DROP SCHEMA IF EXISTS analyst, analyst_direct, analyst_past, analyst_changed CASCADE")
         connection.execute((sql_folder() / "schema.sql").read_bytes())
         for script in ("row_security.sql", "triggers.sql"):
             connection.execute((sql_folder() / script).read_bytes())

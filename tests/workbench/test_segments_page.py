@@ -20,7 +20,7 @@ def test_the_examples_of_the_docs_run(running: Running, monkeypatch: pytest.Monk
     for example in examples:
         shell.run_cell(example, store_history=False).raise_error()
     names = shell.user_ns
-    assert len(examples) == 7
+    assert len(examples) == 8
     assert names["whales"].size == names["members"].height == names["history"]["size"][-1] > 0
     assert [remark for remark in names["thanks"].check() if "segment" in remark.message] == []
     assert 0 < names["report"]["total"].sum() < names["wb"].revenue("deposit", "amountUsd")["total"].sum()

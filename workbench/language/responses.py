@@ -601,12 +601,17 @@ class MembersChange(msgspec.Struct, frozen=True):
     departed: int
 
 
-class SegmentPreview(CandidateCounts, frozen=True):
-    """Counts of a query, some of its contacts, its duration, and how it would change the segment named in the body."""
+class SegmentPreview(CandidateCounts, frozen=True, rename="camel"):
+    """Counts of a query, some of its contacts, its duration, and how it would change the segment named in the body.
+
+    `full_refresh_reason`: the part of the query because of which each refresh reads all contacts; None if a refresh
+    reads only those that changed.
+    """
 
     sample: tuple[str, ...]
     seconds: float
     change: MembersChange | None
+    full_refresh_reason: str | None = None
 
 
 class SegmentSize(MembersChange, frozen=True):
@@ -616,6 +621,13 @@ class SegmentSize(MembersChange, frozen=True):
     size: int
 
 
+class RefreshScope(msgspec.Struct, frozen=True):
+    """What a refresh looked at: the `contacts` that had changed, or all of them (None), and the `reason`."""
+
+    contacts: int | None
+    reason: str | None
+
+
 class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
     """A segment.
 
@@ -623,7 +635,8 @@ class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
     `next_at` is the time of the next refresh. `daily`, only in a list: its size on each of the last 30 days, oldest
     first; None before it existed. `history`, only of one segment: its size after each of its latest changes, newest
     first. `found` and `change`, only after a change: the counts of the query or of the ids, and how the members
-    changed; None if they were not compared.
+    changed; None if they were not compared, or not all of them. `refresh`, only after a refresh: what it looked at.
+    `full_refresh_reason`: as in a preview; None for an audience.
     """
 
     id: str
@@ -644,10 +657,12 @@ class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: datetime
     updated_by: str
     archived_at: datetime | None
+    full_refresh_reason: str | None = None
     daily: Sequence[int | None] | UnsetType = UNSET
     history: Sequence[SegmentSize] | UnsetType = UNSET
     counts: CandidateCounts | UnsetType | None = msgspec.field(default=UNSET, name="found")
     change: MembersChange | UnsetType | None = UNSET
+    refresh: RefreshScope | UnsetType | None = UNSET
 
 
 class MissingView(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-TokenKind = Literal["word", "quoted", "name", "positional", "other"]
+TokenKind = Literal["word", "quoted", "name", "positional", "other", "string", "number", "cast"]
 
 # Identifiers of Postgres are ASCII letters, digits, _ and $, and every character beyond ASCII.
 _START = re.compile(
@@ -40,24 +40,30 @@ _CONTINUED = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:\s|--[^\n\r]*(?=[\n\
 
 
 class SqlToken(msgspec.Struct, frozen=True):
-    """A token with its offset in the text. Strings, comments, numbers and white space are not tokens."""
+    """A token with its offsets in the text. Comments and white space are not tokens."""
 
     kind: TokenKind
     text: str
     start: int
+    end: int
 
 
-def tokenize(text: str) -> Iterator[SqlToken]:
-    """Yield the words, quoted names, parameters and other single characters of a statement, in order."""
+def tokenize(text: str, *, values: bool = False) -> Iterator[SqlToken]:
+    """Yield the words, quoted names, parameters and other single characters of a statement, in order.
+
+    `values`: also the strings, with their quotes, numbers and casts.
+    """
     at = 0
     while (match := _START.match(text, at)) is not None:
         start, at = at, match.end()
         match match.lastgroup:
             case "word" | "name" | "positional" | "other" as kind:
-                yield SqlToken(kind, match[0], start)
+                yield SqlToken(kind, match[0], start, at)
+            case "number" | "cast" as kind if values:
+                yield SqlToken(kind, match[0], start, at)
             case "quoted":
                 at = _closing_quote(text, at, _QUOTED_END)
-                yield SqlToken("quoted", text[start + 1 : at - 1].replace('""', '"'), start)
+                yield SqlToken("quoted", text[start + 1 : at - 1].replace('""', '"'), start, at)
             case "string":
                 at = _closing_quote(text, at, _PLAIN_END)
             case "escaped":
@@ -75,6 +81,8 @@ def tokenize(text: str) -> Iterator[SqlToken]:
                 at = at if depth == 0 else len(text)
             case _:
                 pass
+        if values and match.lastgroup in ("string", "escaped", "dollar"):
+            yield SqlToken("string", text[start:at], start, at)
 
 
 def _closing_quote(text: str, at: int, edge: re.Pattern[str]) -> int:

@@ -1,0 +1,619 @@
+"""A parser for the SELECT statements of analysts, as far as `api.segments.increments` can reason about them.
+
+It accepts a part of Postgres's grammar, with Postgres's precedence of operators, and refuses everything else with the
+place of what it does not know. So a statement that it reads means for Postgres what the tree says.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NoReturn
+
+import msgspec
+
+from workbench.language.sql import SqlToken, tokenize
+
+Join = Literal["first", "inner", "left", "cross"]
+
+
+class UnsupportedSqlError(Exception):
+    """A part of the statement is not known here. `position` counts its characters from 1."""
+
+    def __init__(self, reason: str, position: int) -> None:
+        self.reason, self.position = reason, position
+        super().__init__(f"{reason} (character {position})")
+
+
+# --- The tree
+
+
+class SqlNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a statement; `start` and `end` are its offsets in the text."""
+
+    start: int
+    end: int
+
+
+class Constant(SqlNode, frozen=True):
+    """A literal or a parameter, as written."""
+
+    text: str
+
+
+class Column(SqlNode, frozen=True):
+    """A column, with the name of its table if it is written; `name` `*` stands for all columns."""
+
+    table: str | None
+    name: str
+
+
+class FunctionCall(SqlNode, frozen=True):
+    """A call of a function. `filter` is the condition of an aggregate."""
+
+    function: str
+    arguments: tuple["Expression", ...]
+    filter: "Expression | None" = None
+
+
+class SqlOperation(SqlNode, frozen=True):
+    """An operator, or a construct with words such as CASE, and its operands. Casts are named `::type`."""
+
+    operator: str
+    operands: tuple["Expression", ...]
+
+
+class Subquery(SqlNode, frozen=True):
+    """A query inside an expression: `exists`, `scalar`, or compared with `key` by `in` or `not in`."""
+
+    kind: Literal["exists", "scalar", "in", "not in"]
+    query: "Query"
+    key: "Expression | None" = None
+
+
+Expression = Constant | Column | FunctionCall | SqlOperation | Subquery
+
+
+class ResultItem(SqlNode, frozen=True):
+    """A column of a result, with its name if it is written."""
+
+    value: Expression
+    name: str | None
+
+
+class Source(SqlNode, frozen=True):
+    """A table, a query or a function (`value`) of FROM, under a name, with the names of its columns if written.
+
+    `join`: how it is joined to the sources before it, with the condition `on`, or by the columns `using`.
+    """
+
+    value: "str | Query | FunctionCall"
+    name: str
+    columns: tuple[str, ...] = ()
+    join: Join = "first"
+    on: Expression | None = None
+    using: tuple[str, ...] = ()
+
+
+class Select(SqlNode, frozen=True):
+    """One SELECT."""
+
+    items: tuple[ResultItem, ...]
+    sources: tuple[Source, ...]
+    where: Expression | None
+    groups: tuple[Expression, ...]
+    having: Expression | None
+
+
+class Combination(SqlNode, frozen=True):
+    """The UNION, INTERSECT or EXCEPT of two results."""
+
+    left: "Select | Combination"
+    right: "Select | Combination"
+
+
+class Query(SqlNode, frozen=True):
+    """A statement: its named queries (WITH), its body, and the expressions that order it."""
+
+    named: tuple[tuple[str, tuple[str, ...], "Query"], ...]
+    body: Select | Combination
+    order: tuple[Expression, ...]
+
+
+def parse(text: str) -> Query:
+    """Return the tree of a statement. Raises UnsupportedSqlError."""
+    parser = _Parser(text)
+    query = parser.query()
+    parser.skip_semicolons()
+    if parser.token.kind != "end":
+        parser.refuse()
+    return query
+
+
+# --- The parser
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_COMPARISON = {"<", ">", "=", "<=", ">=", "<>", "!="}
+_OR, _AND, _NOT, _IS, _COMPARE, _BETWEEN, _OTHER, _ADD, _MULTIPLY, _POWER, _ZONE, _SIGN, _INDEX, _CAST = range(1, 15)
+_OPERATOR_CHARACTERS = frozenset("+-*/<>=~!@#%^&|`?")
+_TYPES = words(
+    """
+    text varchar numeric decimal integer int smallint bigint int2 int4 int8 boolean bool uuid json jsonb date
+    timestamp timestamptz interval float float4 float8 real double
+    """
+)
+_RESERVED = words(
+    """
+    all and any array as asc asymmetric both case cast check collate column cross cube current_time desc
+    distinct do else end except fetch filter for foreign from full grant group grouping having ilike in inner
+    intersect interval into is isnull join lateral leading left like limit localtime natural not notnull offset
+    on only or order outer over overlaps placing returning right rollup row select session_user sets similar
+    some symmetric table tablesample then to trailing union unique user using values variadic verbose when where
+    window with within
+    """
+)
+_KEYWORD_CALLS = frozenset(("current_date", "current_timestamp", "localtimestamp"))
+
+
+class _Token(msgspec.Struct, frozen=True):
+    kind: Literal["word", "quoted", "value", "operator", "mark", "end"]
+    text: str
+    start: int
+    end: int
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    """Yield tokens with whole operators, which Postgres ends as its lexer does."""
+    symbols: list[SqlToken] = []
+    for token in (*tokenize(text, values=True), SqlToken("word", "", len(text), len(text))):
+        is_symbol = token.kind == "other" and token.text in _OPERATOR_CHARACTERS
+        if symbols and not (is_symbol and token.start == symbols[-1].end):
+            while symbols:
+                length = len(symbols)
+                if not any(symbol.text in "~!@#%^&|`?" for symbol in symbols):
+                    while length > 1 and symbols[length - 1].text in "+-":
+                        length -= 1
+                name = "".join(symbol.text for symbol in symbols[:length])
+                yield _Token("operator", name, symbols[0].start, symbols[length - 1].end)
+                del symbols[:length]
+        if is_symbol:
+            symbols.append(token)
+            continue
+        match token.kind:
+            case "word" if token.text:
+                yield _Token("word", token.text.lower(), token.start, token.end)
+            case "quoted":
+                yield _Token("quoted", token.text, token.start, token.end)
+            case "string" | "number" | "name" | "positional":
+                yield _Token("value", token.text, token.start, token.end)
+            case "word":
+                yield _Token("end", "", token.start, token.end)
+            case _:
+                yield _Token("mark", token.text, token.start, token.end)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens = list(_tokens(text))
+        self._at = 0
+        self._depth = 0
+
+    # --- Tokens
+
+    @property
+    def token(self) -> _Token:
+        return self._tokens[self._at]
+
+    @property
+    def _end(self) -> int:
+        return self._tokens[self._at - 1].end
+
+    def refuse(self, reason: str | None = None) -> NoReturn:
+        token = self.token
+        raise UnsupportedSqlError(reason or (token.text.upper() or "the end of the statement"), token.start + 1)
+
+    def _is(self, *texts: str, after: int = 0) -> bool:
+        token = self._tokens[min(self._at + after, len(self._tokens) - 1)]
+        return token.kind in ("word", "operator", "mark") and token.text in texts
+
+    def _take(self, *texts: str) -> bool:
+        """Skip these tokens if they come next."""
+        if all(self._is(text, after=number) for number, text in enumerate(texts)):
+            self._at += len(texts)
+            return True
+        return False
+
+    def _expect(self, *texts: str) -> None:
+        if not self._take(*texts):
+            self.refuse()
+
+    def _next(self) -> _Token:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def skip_semicolons(self) -> None:
+        while self._take(";"):
+            pass
+
+    def _name(self) -> str:
+        token = self.token
+        if token.kind == "quoted" or (token.kind == "word" and token.text not in _RESERVED):
+            return self._next().text
+        return self.refuse()
+
+    def _names(self) -> tuple[str, ...]:
+        """Read a list of names in parentheses."""
+        self._expect("(")
+        names = [self._name()]
+        while self._take(","):
+            names.append(self._name())
+        self._expect(")")
+        return tuple(names)
+
+    # --- Queries
+
+    def query(self) -> Query:
+        start, named = self.token.start, []
+        if self._take("with"):
+            while True:
+                name = self._name()
+                columns = self._names() if self._is("(") else ()
+                self._expect("as")
+                if not self._take("not", "materialized"):
+                    self._take("materialized")
+                self._expect("(")
+                named.append((name, columns, self.query()))
+                self._expect(")")
+                if not self._take(","):
+                    break
+        body = self._combination()
+        order: list[Expression] = []
+        if self._take("order", "by"):
+            while not order or self._take(","):
+                order.append(self._expression())
+                if not self._take("asc"):
+                    self._take("desc")
+                if self._take("nulls") and not self._take("first"):
+                    self._expect("last")
+        return Query(tuple(named), body, tuple(order), start=start, end=self._end)
+
+    def _combination(self) -> Select | Combination:
+        left = self._intersection()
+        while self._is("union", "except"):
+            left = self._combined(left, self._intersection)
+        return left
+
+    def _intersection(self) -> Select | Combination:
+        left = self._select()
+        while self._is("intersect"):
+            left = self._combined(left, self._select)
+        return left
+
+    def _combined(self, left: Select | Combination, right: Callable[[], Select | Combination]) -> Combination:
+        self._next()
+        if not self._take("all"):
+            self._take("distinct")
+        return Combination(left, right(), start=left.start, end=self._end)
+
+    def _select(self) -> Select | Combination:
+        start = self.token.start
+        if self._take("("):
+            body = self._combination()
+            self._expect(")")
+            return body
+        self._expect("select")
+        if self._take("distinct"):
+            if self._is("on"):
+                self.refuse("DISTINCT ON")
+        else:
+            self._take("all")
+        items = [self._item()]
+        while self._take(","):
+            items.append(self._item())
+        sources: list[Source] = []
+        if self._take("from"):
+            sources.append(self._source("first"))
+            while (join := self._join()) is not None:
+                sources.append(self._source(join))
+        where = self._expression() if self._take("where") else None
+        groups: list[Expression] = []
+        if self._take("group", "by"):
+            while not groups or self._take(","):
+                groups.append(self._expression())
+        having = self._expression() if self._take("having") else None
+        return Select(tuple(items), tuple(sources), where, tuple(groups), having, start=start, end=self._end)
+
+    def _item(self) -> ResultItem:
+        start = self.token.start
+        if self._is("*"):
+            self._next()
+            return ResultItem(Column(None, "*", start=start, end=self._end), None, start=start, end=self._end)
+        value = self._expression(stars=True)
+        name = None
+        if self._take("as"):
+            name = self._next().text  # any word may follow AS
+        elif self.token.kind == "quoted" or (self.token.kind == "word" and self.token.text not in _RESERVED):
+            name = self._next().text
+        return ResultItem(value, name, start=start, end=self._end)
+
+    def _join(self) -> Join | None:
+        if self._take(","):
+            return "cross"
+        if self._take("cross", "join"):
+            return "cross"
+        if self._take("left"):
+            self._take("outer")
+            self._expect("join")
+            return "left"
+        if self._take("inner", "join") or self._take("join"):
+            return "inner"
+        if self._is("right", "full", "natural"):
+            self.refuse(f"{self.token.text.upper()} JOIN")
+        return None
+
+    def _source(self, join: Join) -> Source:
+        start = self.token.start
+        is_lateral = self._take("lateral")
+        value: str | Query | FunctionCall
+        if self._is("("):
+            if is_lateral:
+                self.refuse("LATERAL")
+            self._next()
+            if not self._is("select", "with", "("):
+                self.refuse("a join in parentheses, or VALUES,")
+            value = self.query()
+            self._expect(")")
+            name = ""
+        else:
+            name = self._name()
+            if self._is("."):
+                self.refuse("a table with its schema")
+            value = name
+            if self._is("("):
+                value = self._call(name, start)
+                self._take("with", "ordinality")
+        columns: tuple[str, ...] = ()
+        has_alias = self._take("as")
+        if has_alias or self.token.kind == "quoted" or (self.token.kind == "word" and self.token.text not in _RESERVED):
+            name = self._name()
+            if self._is("("):
+                columns = self._names()
+        on: Expression | None = None
+        using: tuple[str, ...] = ()
+        if join in ("inner", "left"):
+            if self._take("using"):
+                using = self._names()
+            else:
+                self._expect("on")
+                on = self._expression()
+        return Source(value, name, columns, join, on, using, start=start, end=self._end)
+
+    # --- Expressions
+
+    def _expression(self, power: int = 0, *, stars: bool = False) -> Expression:
+        self._depth += 1
+        if self._depth > 100:
+            self.refuse("an expression that is nested so deeply")
+        left = self._prefix(stars)
+        while (right := self._infix(left, power)) is not None:
+            left = right
+        self._depth -= 1
+        return left
+
+    def _made(self, operator: str, start: int, *operands: Expression) -> SqlOperation:
+        return SqlOperation(operator, operands, start=start, end=self._end)
+
+    def _prefix(self, stars: bool) -> Expression:
+        token, start = self.token, self.token.start
+        if token.kind == "value":
+            self._next()
+            return Constant(token.text, start=start, end=self._end)
+        if token.kind == "operator" and token.text in ("+", "-"):
+            self._next()
+            return self._made(token.text, start, self._expression(_SIGN))
+        if self._take("("):
+            if self._is("select", "with"):
+                query = self.query()
+                self._expect(")")
+                return Subquery("scalar", query, start=start, end=self._end)
+            inner = self._expression()
+            if self._is(","):
+                self.refuse("a row of values")
+            self._expect(")")
+            return self._made("()", start, inner)
+        if token.kind == "quoted":
+            return self._column(stars)
+        if token.kind != "word":
+            self.refuse()
+        if self._take("not"):
+            return self._made("not", start, self._expression(_NOT))
+        if self._take("exists"):
+            self._expect("(")
+            query = self.query()
+            self._expect(")")
+            return Subquery("exists", query, start=start, end=self._end)
+        if self._take("case"):
+            parts = [] if self._is("when") else [self._expression()]
+            while self._take("when"):
+                parts.append(self._expression())
+                self._expect("then")
+                parts.append(self._expression())
+            if self._take("else"):
+                parts.append(self._expression())
+            self._expect("end")
+            return self._made("case", start, *parts)
+        if self._take("cast"):
+            self._expect("(")
+            value = self._expression()
+            self._expect("as")
+            name = self._type()
+            self._expect(")")
+            return self._made(f"::{name}", start, value)
+        if self._take("array", "["):
+            elements: list[Expression] = []
+            while not self._is("]") and (not elements or self._take(",")):
+                elements.append(self._expression())
+            self._expect("]")
+            return self._made("array", start, *elements)
+        if token.text in ("true", "false", "null"):
+            self._next()
+            return Constant(token.text, start=start, end=self._end)
+        if token.text in _KEYWORD_CALLS:
+            self._next()
+            return FunctionCall(token.text, (), start=start, end=self._end)
+        following = self._tokens[self._at + 1]
+        if following.kind == "value" and following.text[0] in "'$" and token.text in _TYPES | {"interval"}:
+            self._next()
+            self._next()
+            literal = Constant(following.text, start=following.start, end=following.end)
+            return self._made(f"::{token.text}", start, literal)
+        return self._column(stars)
+
+    def _column(self, stars: bool) -> Expression:
+        start, is_quoted = self.token.start, self.token.kind == "quoted"
+        name = self._name()
+        if self._is("(") and not is_quoted:
+            return self._call(name, start)
+        if not self._take("."):
+            return Column(None, name, start=start, end=self._end)
+        if stars and self._take("*"):
+            return Column(name, "*", start=start, end=self._end)
+        token = self._next()
+        if token.kind not in ("word", "quoted") or self._is(".", "("):
+            self.refuse()
+        return Column(name, token.text, start=start, end=self._end)
+
+    def _call(self, name: str, start: int) -> FunctionCall:
+        self._expect("(")
+        arguments: list[Expression] = []
+        if name == "extract":
+            arguments.append(Constant(self._name(), start=start, end=self._end))
+            self._expect("from")
+            arguments.append(self._expression())
+        elif self._take("*"):
+            pass
+        elif not self._is(")"):
+            if not self._take("distinct"):
+                self._take("all")
+            while not arguments or self._take(","):
+                if self._is("=>", after=1):
+                    self._next()  # a named argument: make_interval(days => 30)
+                    self._next()
+                arguments.append(self._expression())
+        self._expect(")")
+        condition = None
+        if self._take("filter"):
+            self._expect("(", "where")
+            condition = self._expression()
+            self._expect(")")
+        if self._is("over"):
+            self.refuse("a window function")
+        return FunctionCall(name, tuple(arguments), condition, start=start, end=self._end)
+
+    def _type(self) -> str:
+        name = self._name()
+        if name not in _TYPES:
+            self._at -= 1
+            self.refuse(f"the type {name}")
+        if name == "double":
+            self._expect("precision")
+        if self._take("("):
+            while self._next().kind == "value" and self._take(","):
+                pass
+            self._expect(")")
+        if name == "timestamp" and not self._take("with", "time", "zone"):
+            self._take("without", "time", "zone")
+        while self._take("["):
+            self._expect("]")
+            name += "[]"
+        return name
+
+    def _infix(self, left: Expression, power: int) -> Expression | None:
+        token, start = self.token, left.start
+        if token.kind == "operator":
+            own = (
+                _COMPARE
+                if token.text in _COMPARISON
+                else _ADD
+                if token.text in ("+", "-")
+                else _MULTIPLY
+                if token.text in ("*", "/", "%")
+                else _POWER
+                if token.text == "^"
+                else _OTHER
+            )
+            if own <= power:
+                return None
+            self._next()
+            if self._is("any", "some", "all"):
+                quantifier = self._next().text
+                self._expect("(")
+                if self._is("select", "with"):
+                    self.refuse(f"{quantifier.upper()} (SELECT …)")
+                values = self._expression()
+                self._expect(")")
+                return self._made(f"{token.text} {quantifier}", start, left, values)
+            return self._made(token.text, start, left, self._expression(own))
+        if token.kind == "mark":
+            if token.text == "::" and power < _CAST:
+                self._next()
+                return self._made(f"::{self._type()}", start, left)
+            if token.text == "[" and power < _INDEX:
+                self._next()
+                index = self._expression()
+                self._expect("]")
+                return self._made("[]", start, left, index)
+            return None
+        if token.kind != "word":
+            return None
+        if token.text in ("and", "or"):
+            own = _AND if token.text == "and" else _OR
+            if own <= power:
+                return None
+            self._next()
+            return self._made(token.text, start, left, self._expression(own))
+        if token.text in ("is", "isnull", "notnull") and power < _IS:
+            return self._is_test(left)
+        if token.text == "at" and power < _ZONE and self._take("at", "time", "zone"):
+            return self._made("at time zone", start, left, self._expression(_ZONE))
+        following = self._tokens[self._at + 1].text if token.text == "not" else token.text
+        if following in ("in", "between", "like", "ilike") and power < _BETWEEN:
+            return self._matching(left)
+        return None
+
+    def _is_test(self, left: Expression) -> Expression:
+        if self._next().text != "is":
+            return self._made("is null", left.start, left)
+        self._take("not")
+        if self._take("distinct", "from"):
+            return self._made("is distinct from", left.start, left, self._expression(_IS))
+        if self._is("null", "true", "false", "unknown"):
+            self._next()
+            return self._made("is null", left.start, left)
+        return self.refuse()
+
+    def _matching(self, left: Expression) -> Expression:
+        is_negated = self._take("not")
+        word = self._next().text
+        if word == "between":
+            if self._take("symmetric"):
+                self.refuse("BETWEEN SYMMETRIC")
+            low = self._expression(_BETWEEN)
+            self._expect("and")
+            return self._made("between", left.start, left, low, self._expression(_BETWEEN))
+        if word != "in":
+            pattern = self._expression(_BETWEEN)
+            if self._is("escape"):
+                self.refuse()
+            return self._made("like", left.start, left, pattern)
+        self._expect("(")
+        if self._is("select", "with"):
+            query = self.query()
+            self._expect(")")
+            return Subquery("not in" if is_negated else "in", query, left, start=left.start, end=self._end)
+        values = [self._expression()]
+        while self._take(","):
+            values.append(self._expression())
+        self._expect(")")
+        return self._made("in", left.start, left, *values)

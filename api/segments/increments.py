@@ -1,0 +1,653 @@
+"""Whether a segment can be refreshed by increments: whether its query decides about each contact by itself.
+
+The members of such a segment change only with the contacts that changed. So a refresh evaluates the same query on views
+that have the rows of these contacts only (the schema `analyst_changed`), and leaves all other members as they are. This
+is exact if every row that the query computes comes from rows of one contact. `read_form` proves that, or says what
+prevents it:
+
+- Tables are `app_events`, `contacts` and `segment_members`. Those that are joined are tied by their contact, directly
+  or through others, and so is each subquery. An aggregate is of a contact, or inside a tied subquery.
+- Nothing depends on the order of rows or on chance: no LIMIT, window function, or sum of floating-point numbers.
+- The clock is only compared with the time of an event or of a contact, or with the latest or earliest of its times. The
+  other side of this comparison is a border, which is the same for all contacts. Between two refreshes, the comparison
+  changes only for contacts with such a time between the former border and the present one, so these contacts count as
+  changed, too.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn, assert_never
+
+import msgspec
+
+from api.query.select import (
+    Column,
+    Combination,
+    Constant,
+    Expression,
+    FunctionCall,
+    Query,
+    Select,
+    Source,
+    SqlNode,
+    SqlOperation,
+    Subquery,
+    UnsupportedSqlError,
+    parse,
+    words,
+)
+from api.segments.definition import SegmentQuery
+from workbench.language.codec import Json
+
+
+class TimeColumn(msgspec.Struct, frozen=True, order=True):
+    table: str
+    column: str
+
+
+class Border(msgspec.Struct, frozen=True):
+    """An expression over the clock, as written, and the columns that are compared with it.
+
+    `by_day`: their days are.
+    """
+
+    sql: str
+    columns: tuple[TimeColumn, ...]
+    by_day: bool
+
+
+class Form(msgspec.Struct, frozen=True):
+    """What a query that decides about each contact by itself depends on.
+
+    `events`: only events of these names, None: of all. `reads_contacts`: also the values of the contact.
+    `reads_members`: also its segments.
+    """
+
+    borders: tuple[Border, ...]
+    events: tuple[str, ...] | None
+    reads_contacts: bool
+    reads_members: bool
+
+
+def read_form(query: SegmentQuery) -> Form:
+    """Return the form of a query. Raises UnsupportedSqlError if its segment is refreshed as a whole."""
+    for text in _texts(query.params):
+        if _CLOCK_TEXT.search(text):
+            raise UnsupportedSqlError(f"the value {text!r}, which can be a moment,", 1)
+    reading = _Reading(query)
+    tree = parse(query.sql)
+    result = reading.query(tree, {}, None)
+    keys = [value.is_key for name, value in result.columns if name == "contact_id"]
+    if keys != [True]:
+        raise UnsupportedSqlError("a contact_id that is not the contact of the rows that are read", 1)
+    events = None if reading.events is None else tuple(sorted(reading.events))
+    contacts, members = (name in reading.tables for name in ("contacts", "segment_members"))
+    return Form(tuple(dict.fromkeys(reading.borders)), events, contacts, members)
+
+
+# --- What is known
+
+OCCURRED, RECEIVED = TimeColumn("app_events", "occurred_at"), TimeColumn("app_events", "created_at")
+CREATED = TimeColumn("contacts", "created_at")
+_CLOCK = frozenset(("now", "transaction_timestamp", "current_date", "current_timestamp", "localtimestamp"))
+_CLOCK_TEXT = re.compile(r"\b(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+_ONE_ROW_FUNCTIONS = words(
+    """
+    abs array_length array_position btrim cardinality ceil ceiling char_length coalesce concat concat_ws
+    date_bin date_trunc extract floor greatest initcap jsonb_array_length jsonb_extract_path
+    jsonb_extract_path_text jsonb_path_exists jsonb_typeof least left length lower ltrim make_date make_interval
+    mod nullif regexp_match regexp_replace replace right round rtrim sign split_part starts_with string_to_array
+    strpos substr substring to_char to_date translate trim trunc upper
+    """
+)
+_SET_FUNCTIONS = words(
+    """
+    generate_series jsonb_array_elements jsonb_array_elements_text jsonb_each jsonb_each_text jsonb_object_keys
+    regexp_split_to_table string_to_table unnest
+    """
+)
+_EXACT_AGGREGATES = frozenset(("count", "min", "max", "bool_and", "bool_or", "every"))
+_SUMS = frozenset(("sum", "avg", "stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp"))
+_AGGREGATES = _EXACT_AGGREGATES | _SUMS
+_OPERATORS = words("+ - * / % ^ || -> ->> #> #>> @> <@ ? ?| ?& && ~ ~* !~ !~*")
+_COMPARISONS = frozenset(("<", ">", "=", "<=", ">=", "<>", "!="))
+_TRUTHS = _COMPARISONS | {"is null", "is distinct from", "in", "like", "between", "and", "or", "not"}
+_CONSTRUCTS = frozenset(("case", "array", "[]", "at time zone", "()"))
+_FLOATS = frozenset(("float", "float4", "float8", "real", "double"))
+_MOMENTS = frozenset(("date", "timestamp", "timestamptz"))
+
+
+class _Value(msgspec.Struct, frozen=True):
+    """A value of a row.
+
+    `is_key`: the contact of the row. `times`: it is one of these columns of the contact's rows, by day if `by_day`.
+    `is_moment`: it is a date or a time. `is_inexact`: a floating-point number, whose sum depends on the order.
+    `is_untracked`: it changes without a trace.
+    """
+
+    is_key: bool = False
+    times: frozenset[TimeColumn] = frozenset()
+    by_day: bool = False
+    is_moment: bool = False
+    is_inexact: bool = False
+    is_untracked: bool = False
+
+
+_PLAIN = _Value()
+_Columns = Sequence[tuple[str, _Value]]
+
+
+_MOMENT = _Value(is_moment=True)
+_KEY = _Value(is_key=True)
+
+
+def _columns(names: str, **values: _Value) -> _Columns:
+    return [(name, values.get(name, _PLAIN)) for name in names.split()]
+
+
+TABLES: Mapping[str, _Columns] = {
+    "app_events": _columns(
+        "id contact_id event occurred_at created_at payload idempotency_key sent_wallet_address sent_email "
+        "sent_external_id merged_from",
+        contact_id=_KEY,
+        occurred_at=_Value(times=frozenset((OCCURRED,)), is_moment=True),
+        created_at=_Value(times=frozenset((RECEIVED,)), is_moment=True),
+    ),
+    "contacts": _columns(
+        "id email wallet_address external_id metadata tags created_at updated_at email_domain opted_out erased_at",
+        id=_KEY,
+        created_at=_Value(times=frozenset((CREATED,)), is_moment=True),
+        updated_at=_Value(is_untracked=True),
+        erased_at=_MOMENT,
+    ),
+    "segment_members": _columns("segment contact_id entered_at", contact_id=_KEY, entered_at=_MOMENT),
+}
+"""The columns of the views of `analyst_changed`."""
+
+
+# --- The proof
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """The result of a query.
+
+    `of_contacts`: it reads rows of contacts. `is_tied`: only those of the contact of the outer row.
+    """
+
+    columns: _Columns
+    of_contacts: bool
+    is_tied: bool
+
+
+class _Source(msgspec.Struct):
+    """A source of FROM.
+
+    `is_ordered`: the order of its columns is known. `is_optional`: its row may be missing, after a LEFT JOIN.
+    """
+
+    name: str
+    columns: _Columns
+    of_contacts: bool
+    is_ordered: bool
+    is_optional: bool = False
+
+
+class _Scope:
+    """The sources of one SELECT, and which of them are tied to each other, or to the outer row (`_OUTER`)."""
+
+    _OUTER = -1
+
+    def __init__(self, outer: "_Scope | None") -> None:
+        self.outer = outer
+        self.sources: list[_Source] = []
+        self.aggregates = 0
+        self._tied_to: dict[int, int] = {}
+        self.merged: set[str] = set()  # columns of USING
+
+    def find(self, column: Column) -> tuple["_Scope", int, _Value] | None:
+        """Return where a column is: its scope, the number of its source, and its value."""
+        matches = [
+            (number, value)
+            for number, source in enumerate(self.sources)
+            if column.table is None or column.table == source.name
+            for name, value in source.columns
+            if name == column.name
+        ]
+        if not matches:
+            return None if self.outer is None else self.outer.find(column)
+        if len(matches) > 1 and not (column.table is None and column.name in self.merged):
+            _refuse(column, f"the name {column.name}, which more than one table has,")
+        number, value = matches[0]
+        if self.sources[number].is_optional:
+            value = msgspec.structs.replace(value, is_key=False)
+        return self, number, value
+
+    def tie(self, first: int, second: int) -> None:
+        self._tied_to[self._root(first)] = self._root(second)
+
+    def tie_by(self, condition: Expression) -> None:
+        """Tie sources by the equalities of contacts that a condition demands."""
+        for first, second in self._equalities(condition):
+            self.tie(first, second)
+
+    def tie_optional(self, condition: Expression) -> bool:
+        """Tie the last source to another one by the condition of its LEFT JOIN; return whether that is possible."""
+        last = len(self.sources) - 1
+        for first, second in self._equalities(condition):
+            if last in (first, second) and first != second:
+                # Only to one: where this source has no row, it does not tie others to each other.
+                self.tie(last, second if first == last else first)
+                return True
+        return False
+
+    def merge(self, name: str) -> None:
+        """Join the last source by a column of USING, which is then one column."""
+        last = len(self.sources) - 1
+        firsts = [n for n in range(last) if any(column == name for column, _ in self.sources[n].columns)]
+        values = [value for n in (*firsts[:1], last) for column, value in self.sources[n].columns if column == name]
+        if len(values) == 2 and all(value.is_key for value in values):
+            self.tie(last, firsts[0])
+        self.merged.add(name)
+
+    def are_tied(self) -> bool:
+        return len({self._root(number) for number in self._of_contacts()}) < 2
+
+    def is_tied_to_outer(self) -> bool:
+        return all(self._root(number) == self._root(self._OUTER) for number in self._of_contacts())
+
+    def is_tied_to_others(self, number: int) -> bool:
+        return any(self._root(number) == self._root(other) for other in range(self._OUTER, number))
+
+    def _of_contacts(self) -> Iterator[int]:
+        return (number for number, source in enumerate(self.sources) if source.of_contacts)
+
+    def _root(self, number: int) -> int:
+        while (tied := self._tied_to.get(number, number)) != number:
+            number = tied
+        return number
+
+    def _equalities(self, condition: Expression) -> Iterator[tuple[int, int]]:
+        match condition:
+            case SqlOperation(operator="and", operands=operands):
+                for operand in operands:
+                    yield from self._equalities(operand)
+            case SqlOperation(operator="()", operands=(inner,)):
+                yield from self._equalities(inner)
+            case SqlOperation(operator="=", operands=(Column() as left, Column() as right)):
+                ends = [self._key_source(column) for column in (left, right)]
+                if ends[0] is not None and ends[1] is not None:
+                    yield ends[0], ends[1]
+            case _:
+                pass
+
+    def _key_source(self, column: Column) -> int | None:
+        found = self.find(column)
+        if found is None:
+            return None
+        scope, number, _ = found
+        # A contact that is missing equals no other one, so that of an optional source ties as well.
+        is_key = any(name == column.name and value.is_key for name, value in scope.sources[number].columns)
+        return (number if scope is self else self._OUTER) if is_key else None
+
+
+class _Reading:
+    """Reads one statement, and collects what its form has."""
+
+    def __init__(self, query: SegmentQuery) -> None:
+        self._text, self._params = query.sql, query.params
+        self.borders: list[Border] = []
+        self.events: set[str] | None = set()
+        self.tables: set[str] = set()
+
+    def query(self, query: Query, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
+        named = dict(named)
+        for name, columns, inner in query.named:
+            named[name] = _renamed(self._table(inner, named), columns, inner)
+        return self._body(query.body, named, outer)  # without LIMIT the order has no effect
+
+    def _table(self, query: Query, named: Mapping[str, _Result]) -> _Result:
+        """Read a query whose result is used like a table."""
+        result = self.query(query, named, None)
+        if result.of_contacts and not any(value.is_key for _, value in result.columns):
+            _refuse(query, "a query in FROM or WITH that does not return the contact of its rows")
+        return result
+
+    def _body(self, body: Select | Combination, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
+        if isinstance(body, Select):
+            return self._select(body, named, outer)
+        left, right = self._body(body.left, named, outer), self._body(body.right, named, outer)
+        if len(left.columns) != len(right.columns):
+            _refuse(body, "results with different numbers of columns")
+        columns = [
+            (
+                name,
+                _Value(
+                    is_key=a.is_key and b.is_key,
+                    times=a.times | b.times if a.times and b.times else frozenset(),
+                    by_day=a.by_day or b.by_day,
+                    is_moment=a.is_moment and b.is_moment,
+                    is_inexact=a.is_inexact or b.is_inexact,
+                    is_untracked=a.is_untracked or b.is_untracked,
+                ),
+            )
+            for (name, a), (_, b) in zip(left.columns, right.columns, strict=True)
+        ]
+        results = [result for result in (left, right) if result.of_contacts]
+        return _Result(columns, bool(results), all(result.is_tied for result in results))
+
+    def _select(self, select: Select, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
+        scope = _Scope(outer)
+        for source in select.sources:
+            self._add_source(source, scope, named)
+        if select.where is not None:
+            self._value(select.where, scope, named)
+            scope.tie_by(select.where)
+        if scope.aggregates > 0:
+            _refuse(select, "an aggregate of an outer query")
+        for number, source in enumerate(select.sources):
+            if source.value == "app_events" and "app_events" not in named:
+                # A source with names of its own for its columns has no known one for that of the event.
+                conditions = (
+                    [] if source.columns else [source.on] if source.join == "left" else [source.on, select.where]
+                )
+                self._add_events(number, conditions, scope)
+            if isinstance(source.value, str) and source.value not in named:
+                self.tables.add(source.value)
+        if not scope.are_tied():
+            _refuse(select, "a join of rows of different contacts")
+        columns: list[tuple[str, _Value]] = []
+        aliases: dict[str, _Value] = {}
+        for item in select.items:
+            if isinstance(item.value, Column) and item.value.name == "*":
+                sources = [s for s in scope.sources if item.value.table in (None, s.name)]
+                if not sources or scope.merged or any(s.is_optional or not s.is_ordered for s in sources):
+                    _refuse(item, "* here")
+                columns += [column for s in sources for column in s.columns]
+                continue
+            value = self._value(item.value, scope, named)
+            name = item.name or _name_of(item.value)
+            columns.append((name, value))
+            aliases.setdefault(name, value)
+        keyed_groups = [self._group_is_key(group, scope, named, columns, aliases) for group in select.groups]
+        if select.having is not None:
+            self._value(select.having, scope, named)
+        of_contacts = any(source.of_contacts for source in scope.sources)
+        is_tied = of_contacts and scope.is_tied_to_outer()
+        is_grouped = bool(select.groups) or scope.aggregates > 0 or select.having is not None
+        if of_contacts and is_grouped and not is_tied and not any(keyed_groups):
+            _refuse(select, "an aggregate that is not of one contact (GROUP BY contact_id)")
+        return _Result(columns, of_contacts, is_tied)
+
+    def _add_source(self, source: Source, scope: _Scope, named: Mapping[str, _Result]) -> None:
+        match source.value:
+            case str() as name if name in named:
+                result = named[name]
+            case str() as name if name in TABLES:
+                result = _Result(TABLES[name], True, False)
+            case str() as name:
+                _refuse(source, f"the table {name}")
+            case Query() as query:
+                result = self._table(query, named)
+            case FunctionCall() as call:
+                if call.function not in _SET_FUNCTIONS:
+                    _refuse(call, f"{call.function}()")
+                for argument in call.arguments:
+                    self._value(argument, scope, named)
+                names = dict.fromkeys((source.name, call.function, "key", "value", "ordinality", *source.columns))
+                result = _Result([(name, _PLAIN) for name in names], False, False)
+            case _:
+                assert_never(source.value)
+        if not isinstance(source.value, FunctionCall):
+            result = _renamed(result, source.columns, source)
+        if any(source.name == other.name for other in scope.sources):
+            _refuse(source, f"the name {source.name!r}, which two tables have,")
+        is_ordered = not isinstance(source.value, FunctionCall)
+        scope.sources.append(_Source(source.name, result.columns, result.of_contacts, is_ordered))
+        if source.on is not None:
+            self._value(source.on, scope, named)
+            if source.join == "inner":
+                scope.tie_by(source.on)
+            elif result.of_contacts and not scope.tie_optional(source.on):
+                _refuse(source, "a LEFT JOIN that is not by the contact")
+        for name in source.using:
+            scope.merge(name)
+        if source.join == "left":
+            if result.of_contacts and not scope.is_tied_to_others(len(scope.sources) - 1):
+                _refuse(source, "a LEFT JOIN that is not by the contact")
+            scope.sources[-1].is_optional = True
+
+    def _add_events(self, number: int, conditions: Sequence[Expression | None], scope: _Scope) -> None:
+        """Collect the names that conditions demand of the events of a source."""
+        found = [names for condition in conditions for names in self._event_names(condition, number, scope)]
+        if not found or self.events is None:
+            self.events = None
+        else:
+            self.events |= found[0]
+
+    def _event_names(self, condition: Expression | None, number: int, scope: _Scope) -> Iterator[set[str]]:
+        match condition:
+            case SqlOperation(operator="and" | "()", operands=operands):
+                for operand in operands:
+                    yield from self._event_names(operand, number, scope)
+            case SqlOperation(operator="=" | "in" | "= any", operands=(Column(name="event") as column, *values)):
+                if scope.find(column) == (scope, number, _PLAIN):
+                    texts = [text for value in values for text in self._texts_of(value)]
+                    if None not in texts:
+                        yield {text for text in texts if text is not None}
+            case _:
+                pass
+
+    def _texts_of(self, value: Expression) -> Sequence[str | None]:
+        """Return the text, or texts, of a literal or a parameter; None for what is neither."""
+        if not isinstance(value, Constant):
+            return [None]
+        text, params = value.text, self._params
+        if text.startswith("'"):
+            return [text[1:-1].replace("''", "'")]
+        given: Json = None
+        if text.startswith(":") and isinstance(params, dict):
+            given = params.get(text[1:])
+        elif text[1:].isdecimal() and text.startswith("$") and isinstance(params, list):
+            given = params[int(text[1:]) - 1] if 0 < int(text[1:]) <= len(params) else None
+        return [item if isinstance(item, str) else None for item in (given if isinstance(given, list) else [given])]
+
+    def _group_is_key(
+        self,
+        group: Expression,
+        scope: _Scope,
+        named: Mapping[str, _Result],
+        columns: _Columns,
+        aliases: Mapping[str, _Value],
+    ) -> bool:
+        match group:
+            case Constant(text=text):
+                return text.isdecimal() and 0 < int(text) <= len(columns) and columns[int(text) - 1][1].is_key
+            case Column(table=None, name=name) if scope.find(group) is None and name in aliases:
+                return aliases[name].is_key
+            case _:
+                return self._value(group, scope, named).is_key
+
+    # --- Expressions
+
+    def _value(self, value: Expression, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
+        match value:
+            case Constant(text=text):
+                if _CLOCK_TEXT.search(text) and not text.startswith(":"):
+                    _refuse(value, f"the text {text}, which can be a moment,")
+                return _PLAIN
+            case Column(name=name):
+                found = scope.find(value)
+                if found is None or name == "*":
+                    _refuse(value, f"the name {name}")
+                if found[2].is_untracked:
+                    _refuse(value, f"{name} of contacts")
+                # The contact of an outer row is the same for all rows here.
+                return found[2] if found[0] is scope else msgspec.structs.replace(found[2], is_key=False)
+            case FunctionCall():
+                return self._call(value, scope, named)
+            case SqlOperation(operator="()", operands=(inner,)):
+                return self._value(inner, scope, named)
+            case SqlOperation(operator=operator, operands=(left, right)) if operator in _COMPARISONS:
+                if _is_border(right):
+                    self._add_border(left, right, scope, named)
+                elif _is_border(left):
+                    self._add_border(right, left, scope, named)
+                else:
+                    self._value(left, scope, named)
+                    self._value(right, scope, named)
+                return _PLAIN
+            case SqlOperation(operator="between", operands=(middle, *ends)):
+                for end in ends:
+                    if _is_border(end):
+                        self._add_border(middle, end, scope, named)
+                    else:
+                        self._value(end, scope, named)
+                self._value(middle, scope, named)
+                return _PLAIN
+            case SqlOperation():
+                return self._operation(value, scope, named)
+            case Subquery():
+                return self._subquery(value, scope, named)
+
+    def _operation(self, value: SqlOperation, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
+        operator = value.operator
+        operands = [self._value(operand, scope, named) for operand in value.operands]
+        if operator in _TRUTHS or operator.endswith((" any", " some", " all")):
+            return _PLAIN
+        is_inexact = any(operand.is_inexact for operand in operands)
+        if operator.startswith("::"):
+            name, operand = operator[2:], operands[0]
+            if name in _FLOATS:
+                return _Value(is_inexact=True)
+            if name in _MOMENTS:
+                if not (operand.is_moment or isinstance(value.operands[0], Constant)):
+                    _refuse(value, f"a text as {name}, which can be 'today',")
+                by_day = operand.by_day or name == "date"
+                return msgspec.structs.replace(operand, is_key=False, by_day=by_day, is_moment=True)
+            return _PLAIN
+        if operator not in _OPERATORS | _CONSTRUCTS:
+            _refuse(value, f"the operator {operator}")
+        is_moment = operator in ("+", "-", "at time zone") and operands[0].is_moment
+        if operator == "-" and len(operands) == 2 and operands[1].is_moment:
+            is_moment = False
+        return _Value(is_moment=is_moment, is_inexact=is_inexact or operator == "^")
+
+    def _call(self, call: FunctionCall, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
+        function = call.function
+        if function in _CLOCK:
+            _refuse(call, f"{function}, which is not alone on one side of a comparison with occurred_at or created_at")
+        values = [self._value(argument, scope, named) for argument in call.arguments]
+        if call.filter is not None:
+            self._value(call.filter, scope, named)
+        is_inexact = any(value.is_inexact for value in values)
+        if function in _AGGREGATES:
+            scopes = {found[0] for column in _columns_of(call) if (found := scope.find(column)) is not None}
+            if scopes and scope not in scopes:
+                _refuse(call, "an aggregate of an outer query")
+            scope.aggregates += 1
+            if function in _SUMS and is_inexact:
+                _refuse(call, "a sum of floating-point numbers, which depends on the order of rows,")
+            if function in ("min", "max") and len(values) == 1:
+                return msgspec.structs.replace(values[0], is_key=False)
+            return _PLAIN
+        if function not in _ONE_ROW_FUNCTIONS:
+            _refuse(call, f"{function}()")
+        is_moment = function == "make_date" or (
+            function in ("date_trunc", "date_bin") and len(values) > 1 and values[1].is_moment
+        )
+        return _Value(is_moment=is_moment, is_inexact=is_inexact)
+
+    def _add_border(self, time: Expression, border: Expression, scope: _Scope, named: Mapping[str, _Result]) -> None:
+        for part in _parts(border):
+            match part:
+                case FunctionCall(function=function) if function in _CLOCK and not part.arguments:
+                    pass
+                case FunctionCall(function=function) if function not in _ONE_ROW_FUNCTIONS:
+                    _refuse(part, f"{function}()")
+                case SqlOperation(operator=operator) if not (
+                    operator in _OPERATORS | _CONSTRUCTS or operator.startswith("::")
+                ):
+                    _refuse(part, operator.upper())
+                case Constant():
+                    self._value(part, scope, named)
+                    if part.text[1:].isdecimal() and part.text.startswith("$"):
+                        _refuse(part, f"{part.text} beside the clock; name the value, as in :days")
+                case _:
+                    pass
+        value = _PLAIN if _is_border(time) else self._value(time, scope, named)
+        if not value.times:
+            _refuse(time, "the clock compared with something other than occurred_at or created_at, or their max or min")
+        sql = self._text[border.start : border.end]
+        self.borders.append(Border(sql, tuple(sorted(value.times)), value.by_day))
+
+    def _subquery(self, subquery: Subquery, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
+        result = self.query(subquery.query, named, scope)
+        key = None if subquery.key is None else self._value(subquery.key, scope, named)
+        is_matched = key is not None and key.is_key and [value.is_key for _, value in result.columns] == [True]
+        if result.of_contacts and not result.is_tied and not is_matched:
+            _refuse(subquery, "a subquery that is not limited to the contact (WHERE e.contact_id = c.id)")
+        if subquery.kind != "scalar" or len(result.columns) != 1:
+            return _PLAIN
+        return msgspec.structs.replace(result.columns[0][1], is_key=False)
+
+
+def _texts(value: Json) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list() | dict():
+            for item in value if isinstance(value, list) else value.values():
+                yield from _texts(item)
+        case _:
+            pass
+
+
+def _refuse(node: SqlNode, reason: str) -> NoReturn:
+    raise UnsupportedSqlError(reason, node.start + 1)
+
+
+def _renamed(result: _Result, names: Sequence[str], node: SqlNode) -> _Result:
+    if len(names) > len(result.columns):
+        _refuse(node, "more names than columns")
+    columns = [
+        (names[number] if number < len(names) else name, value) for number, (name, value) in enumerate(result.columns)
+    ]
+    return _Result(columns, result.of_contacts, result.is_tied)
+
+
+def _name_of(value: Expression) -> str:
+    """Return the name that Postgres gives a column without one, as far as it can be a name that others use."""
+    match value:
+        case Column(name=name):
+            return name
+        case FunctionCall(function=function):
+            return function
+        case SqlOperation(operator=operator, operands=(inner, *_)) if operator == "()" or operator.startswith("::"):
+            return _name_of(inner)
+        case _:
+            return "?column?"
+
+
+def _parts(value: Expression) -> Iterator[Expression]:
+    """Yield an expression and its parts, without those of subqueries."""
+    yield value
+    match value:
+        case FunctionCall(arguments=arguments, filter=condition):
+            for part in (*arguments, *(() if condition is None else (condition,))):
+                yield from _parts(part)
+        case SqlOperation(operands=operands):
+            for operand in operands:
+                yield from _parts(operand)
+        case Subquery(key=key) if key is not None:
+            yield from _parts(key)
+
+
+def _columns_of(value: Expression) -> Iterator[Column]:
+    return (part for part in _parts(value) if isinstance(part, Column))
+
+
+def _is_border(value: Expression) -> bool:
+    """Return whether an expression uses the clock, and is the same for all contacts."""
+    parts = list(_parts(value))
+    uses_clock = any(isinstance(part, FunctionCall) and part.function in _CLOCK for part in parts)
+    return uses_clock and not any(isinstance(part, Column | Subquery) for part in parts)

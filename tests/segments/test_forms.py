@@ -1,0 +1,272 @@
+"""Which queries decide about each contact by itself: the proof accepts the usual ones, and none that does not."""
+
+import os
+import random
+import re
+
+import psycopg
+import pytest
+
+from api.query.select import UnsupportedSqlError
+from api.segments.definition import SegmentQuery
+from api.segments.increments import TABLES, read_form
+from api.store.database import libpq_dsn, sql_folder
+from tests.segments.conftest import Team
+
+PROVED = {
+    "SELECT contact_id FROM app_events WHERE event = 'deposit' AND occurred_at > now() - interval '90 days' "
+    "GROUP BY contact_id HAVING sum((payload ->> 'amountUsd')::numeric) > :least;": ["now() - interval '90 days'"],
+    "SELECT DISTINCT e.contact_id FROM app_events AS e -- all of them": [],
+    "SELECT \"id\" AS contact_id, metadata ->> 'plan' FROM contacts ORDER BY created_at DESC": [],
+    "SELECT id AS contact_id FROM contacts c WHERE NOT EXISTS (SELECT 1 FROM app_events e "
+    "WHERE e.contact_id = c.id AND e.occurred_at::date >= current_date - :days)": ["current_date - :days"],
+    "WITH last AS (SELECT contact_id, max(occurred_at) AS at FROM app_events GROUP BY 1) "
+    "SELECT contact_id FROM last WHERE at < now() - interval '30 days'": ["now() - interval '30 days'"],
+    "SELECT c.id AS contact_id FROM contacts c LEFT JOIN app_events e ON e.contact_id = c.id AND e.event = 'login' "
+    "GROUP BY c.id HAVING count(e.id) = 0": [],
+    "SELECT contact_id FROM app_events JOIN segment_members USING (contact_id) WHERE segment = 'whales'": [],
+    "SELECT contact_id FROM segment_members WHERE segment = 'a' EXCEPT "
+    "(SELECT contact_id FROM app_events UNION ALL SELECT id FROM contacts WHERE 'vip' = ANY (tags))": [],
+    "SELECT e.contact_id FROM app_events e, jsonb_array_elements(e.payload -> 'items') AS item "
+    "WHERE item ->> 'sku' IN ('a', 'b')": [],
+    "SELECT id AS contact_id FROM contacts WHERE id NOT IN (SELECT contact_id FROM app_events "
+    "WHERE occurred_at BETWEEN now() - make_interval(days => 30) AND now())": [
+        "now() - make_interval(days => 30)",
+        "now()",
+    ],
+    "SELECT contact_id FROM app_events GROUP BY contact_id "
+    "HAVING count(*) FILTER (WHERE date_trunc('day', now()) <= created_at) > 2": ["date_trunc('day', now())"],
+    "SELECT id AS contact_id FROM contacts WHERE (SELECT max(e.occurred_at) FROM app_events e "
+    "WHERE e.contact_id = contacts.id) < current_timestamp - interval '1 week'": [
+        "current_timestamp - interval '1 week'"
+    ],
+}
+
+REFUSED = {
+    "SELECT contact_id FROM app_events LIMIT 3": "LIMIT",
+    "SELECT contact_id FROM messages": "the table messages",
+    "SELECT contact_id FROM analyst.app_events": "a table with its schema",
+    "SELECT contact_id FROM app_events WHERE random() < 0.5": "random()",
+    "SELECT contact_id FROM app_events WHERE now() > '2026-12-01'": "the clock compared with",
+    "SELECT contact_id FROM app_events WHERE now() - occurred_at < interval '1 day'": "now, which is not alone",
+    "SELECT contact_id FROM app_events WHERE extract(dow FROM now()) = 1": "the clock compared with",
+    "SELECT contact_id FROM app_events WHERE occurred_at > 'today'": "the text 'today'",
+    "SELECT contact_id FROM app_events WHERE (payload ->> 'at')::date > '2026-01-01'": "a text as date",
+    "SELECT contact_id FROM app_events WHERE occurred_at > (SELECT max(occurred_at) FROM app_events)": "an aggregate",
+    "SELECT a.contact_id FROM app_events a JOIN app_events b ON a.event = b.event": "a join of rows of different",
+    "SELECT a.contact_id FROM app_events a LEFT JOIN contacts c ON c.email = a.event": "a LEFT JOIN that is not by",
+    "SELECT a.contact_id FROM app_events a FULL JOIN contacts c ON c.id = a.contact_id": "FULL",
+    "SELECT contact_id FROM (SELECT contact_id, row_number() OVER () AS n FROM app_events) q": "a window function",
+    "SELECT DISTINCT ON (event) contact_id FROM app_events": "DISTINCT ON",
+    "SELECT contact_id FROM app_events GROUP BY 1 HAVING sum((payload ->> 'a')::float) > 1": "a sum of floating",
+    "SELECT id AS contact_id FROM contacts WHERE updated_at > '2026-01-01'": "updated_at of contacts",
+    "SELECT id AS contact_id FROM contacts c WHERE EXISTS (SELECT 1 FROM app_events)": "a subquery that is not",
+    "SELECT id AS contact_id FROM contacts c WHERE c.id IN (SELECT c.id FROM app_events e)": "a subquery that is not",
+    "SELECT max(contact_id::text)::uuid AS contact_id FROM app_events": "an aggregate",
+    "SELECT gen_random_uuid() AS contact_id FROM app_events": "gen_random_uuid()",
+    "SELECT id AS contact_id FROM app_events": "a contact_id that is not",
+    "SELECT 1": "a contact_id that is not",
+    "not SQL": "NOT",
+    "SELECT contact_id FROM app_events WHERE event = E'a\\'b' COLLATE \"C\"": "COLLATE",
+    "SELECT (contact_id) FROM app_events WHERE " + "(" * 200 + "true" + ")" * 200: "an expression that is nested",
+    "": "the end of the statement",
+}
+
+
+@pytest.mark.parametrize("sql", PROVED)
+def test_usual_queries_are_proved_with_their_borders(sql: str) -> None:
+    assert [border.sql for border in read_form(SegmentQuery(sql)).borders] == PROVED[sql]
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_other_queries_are_refused_with_the_part_that_prevents_it(sql: str) -> None:
+    with pytest.raises(UnsupportedSqlError) as refusal:
+        read_form(SegmentQuery(sql))
+    assert refusal.value.reason.startswith(REFUSED[sql])
+    assert 1 <= refusal.value.position <= len(sql) + 1
+
+
+def test_a_value_can_be_a_moment() -> None:
+    sql = "SELECT contact_id FROM app_events WHERE occurred_at > :since"
+    assert read_form(SegmentQuery(sql, {"since": "2026-01-01"})).borders == ()
+    with pytest.raises(UnsupportedSqlError, match="'yesterday'"):
+        read_form(SegmentQuery(sql, {"since": "yesterday"}))
+
+
+async def test_the_check_says_what_prevents_increments(acme: Team) -> None:
+    latest = {"sql": "SELECT contact_id FROM app_events ORDER BY occurred_at DESC LIMIT 3"}
+    preview = await acme.expect_success("POST", "/preview", latest)
+    assert preview["fullRefreshReason"] == "LIMIT (character 61)"
+    made = await acme.expect_success("POST", "", {"name": "all", "sql": "SELECT id AS contact_id FROM contacts"})
+    assert made["fullRefreshReason"] is None
+    assert (await acme.expect_success("POST", "", {"name": "few", "contactIds": []}))["fullRefreshReason"] is None
+
+
+async def test_the_tables_are_the_views_of_changed_contacts(acme: Team) -> None:
+    rows = await acme.rows(
+        "SELECT table_schema::text, table_name::text, array_agg(column_name::text ORDER BY ordinal_position) "
+        "FROM information_schema.columns WHERE table_schema IN ('analyst', 'analyst_changed') GROUP BY 1, 2"
+    )
+    views = {(schema, name): columns for schema, name, columns in rows}
+    known = {name: [column for column, _ in columns] for name, columns in TABLES.items()}
+    assert {name: columns for (schema, name), columns in views.items() if schema == "analyst_changed"} == known
+    assert {name: views["analyst", name] for name in known} == known
+
+
+def test_every_statement_that_changes_what_segments_read_leaves_a_trace() -> None:
+    """A new statement needs a trace that `find_changed` sees, or must set `segments.watermark` to null."""
+    named = re.compile(r"^-- (\w+) --$(.*?)(?=^-- \w+ --$|\Z)", re.MULTILINE | re.DOTALL)
+    writing = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM) (?:workbench\.)?(contacts|events|segment_members)\b")
+    statements = {
+        f"{path.stem}.{name}"
+        for path in (sql_folder() / "queries").glob("*.sql")
+        for name, body in named.findall(path.read_text("utf-8"))
+        if writing.search(body)
+    }
+    of_events = {
+        "add_events",
+        "add_changing_events",
+        "add_contacts",
+        "remove_emails",
+        "add_contact_identifiers",
+        "merge_attributes",
+    }
+    noted = {"entries.change_tags", "contacts.set_opted_out", "merges.write_contact"}
+    of_merges = {f"merges.{name}" for name in ("mark_merged", "unmark_merged", "join_segments", "leave_segments")}
+    moved = {"merges.move_events"}  # while `due_at` of the merge is set
+    of_erasures = {"contacts.clear_contact", "contacts.leave_all_segments", "contacts.erase_events"}
+    of_refreshes = {"enter_members", "enter_wanted", "drop_members", "repair_members", "clear_members"}
+    of_rotations = {"access.change_contacts", "access.change_events"}  # `forget_watermarks`
+    unread = {"contacts.delete_merge_changes", "parts.number_contacts"}  # columns that no view shows
+    expected = (
+        {f"events.{name}" for name in of_events} | noted | of_merges | moved | of_erasures | of_rotations | unread
+    )
+    assert statements == expected | {f"segments.{name}" for name in of_refreshes}
+
+
+class Odd:
+    """Draws queries that tie tables rightly and wrongly."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+
+    def table(self) -> tuple[str, str]:
+        """Return a table, or a query like one, and the column of its contact."""
+        return self.draw.choice(
+            (
+                ("app_events", "contact_id"),
+                ("app_events", "contact_id"),
+                ("contacts", "id"),
+                ("segment_members", "contact_id"),
+                ("(SELECT contact_id, count(*) AS n FROM app_events GROUP BY contact_id)", "contact_id"),
+                ("(SELECT event AS contact_event, contact_id FROM app_events)", "contact_id"),
+                ("(SELECT DISTINCT contact_id FROM app_events UNION SELECT id FROM contacts)", "contact_id"),
+            )
+        )
+
+    def tie(self, first: str, second: str) -> str:
+        return self.draw.choice(
+            (
+                *(f"{first} = {second}",) * 6,
+                f"({second} = {first})",
+                f"{first} = {first}",
+                f"{first} <> {second}",
+                f"NOT {first} = {second}",
+                f"{first} = {second} OR {first} IS NULL",
+                f"({first} = {second}) IS NOT NULL",
+                f"{first}::text = {second}::text",
+                f"{first} = {second} AND true",
+                f"{first} IS NOT DISTINCT FROM {second}",
+                "true",
+            )
+        )
+
+    def subquery(self, outer: str) -> str:
+        table, key = self.table()
+        value = self.draw.choice((f"s.{key}", f"s.{key}", outer))
+        inner = self.draw.choice(
+            (
+                f"SELECT {value} FROM {table} s",
+                f"SELECT {value} FROM {table} s WHERE {self.tie(f's.{key}', outer)}",
+                f"SELECT {value} FROM {table} s GROUP BY {value} HAVING count(*) > 1",
+                f"SELECT s.{key} FROM {table} s LEFT JOIN contacts t ON {self.tie('t.id', f's.{key}')}",
+                f"SELECT t.id FROM {table} s LEFT JOIN contacts t ON {self.tie('t.id', f's.{key}')} AND t.id > s.{key}",
+            )
+        )
+        sign = self.draw.choice(("", "NOT "))
+        count = f"(SELECT count(*) FROM {table} s WHERE {self.tie(f's.{key}', outer)}) > 2"
+        return self.draw.choice((f"{sign}EXISTS ({inner})", f"{outer} {sign}IN ({inner})", count))
+
+    def query(self) -> str:
+        names = ["a", "b", "c"][: self.draw.randrange(1, 4)]
+        sources, keys = "", []
+        conditions = []
+        for name in names:
+            table, key = self.table()
+            keys.append(f"{name}.{key}")
+            if not sources:
+                sources = f"{table} {name}"
+                continue
+            tie = self.tie(keys[-1], self.draw.choice(keys[:-1]))
+            match self.draw.choice(("where", "join", "left", "left")):
+                case "where":
+                    sources += f" CROSS JOIN {table} {name}"
+                    conditions.append(tie)
+                case "join":
+                    sources += f" JOIN {table} {name} ON {tie}"
+                case _:
+                    extra = self.draw.choice(("", f" AND {self.tie(keys[-1], keys[0])}", " AND false"))
+                    sources += f" LEFT JOIN {table} {name} ON {tie}{extra}"
+        if self.draw.random() < 0.5:
+            conditions.append(self.subquery(self.draw.choice(keys)))
+        key = self.draw.choice(keys)
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        group = self.draw.choice(
+            ("", "", f" GROUP BY {key} HAVING count(*) > 1", f" GROUP BY {key}, {keys[0]} HAVING count({keys[-1]}) = 1")
+        )
+        body = f"SELECT {key} AS contact_id FROM {sources}{where}{group}"
+        if self.draw.random() < 0.2:
+            table, other = self.table()
+            body += f" {self.draw.choice(('UNION', 'EXCEPT', 'INTERSECT'))} SELECT s.{other} FROM {table} s"
+        if self.draw.random() < 0.2:
+            body = f"SELECT contact_id FROM ({body}) q WHERE {self.subquery('q.contact_id')}"
+        return body
+
+
+async def test_what_is_proved_returns_for_some_contacts_what_it_returns_for_all(acme: Team) -> None:
+    """Odd queries, `ODD_QUERIES` of them: each one that is proved is run on all rows and on those of some contacts."""
+    count = int(os.environ.get("ODD_QUERIES", "800"))
+    odd = Odd(20)
+    for number in range(7):
+        events = [
+            {"event": odd.draw.choice(("a", "b")), "contact": {"externalId": f"f{number}"}}
+            for _ in range(odd.draw.randrange(1, 5))
+        ]
+        await acme.org.post_batch(*events)
+    contacts = [
+        str(contact_id) for (contact_id,) in await acme.rows("SELECT id FROM contacts WHERE org_id = %s", acme.id)
+    ]
+    for contact_id in contacts[:3]:
+        await acme.org.call("POST", f"/contacts/{contact_id}/tags", {"add": ["vip"]})
+    await acme.expect_success("POST", "", {"name": "some", "contactIds": contacts[2:5]})
+    proved = 0
+    async with await psycopg.AsyncConnection.connect(libpq_dsn(acme.org.service.dsn)) as connection:
+        await connection.execute("SELECT set_config('workbench.org', %s, false)", (str(acme.id),))
+        for _ in range(count):
+            sql = odd.query()
+            try:
+                read_form(SegmentQuery(sql))
+            except UnsupportedSqlError:
+                continue
+            proved += 1
+            some = odd.draw.sample(contacts, odd.draw.randrange(len(contacts)))
+            results = []
+            for schema in ("analyst", "analyst_changed"):
+                await connection.execute(
+                    "SELECT set_config('search_path', %s, false), set_config('workbench.changed_contacts', %s, false)",
+                    (schema, f"{{{','.join(some)}}}"),
+                )
+                rows = await (await connection.execute(sql)).fetchall()
+                results.append({str(contact_id) for (contact_id,) in rows} - {"None"})
+            assert results[0] & set(some) == results[1], sql
+    assert proved > count // 5

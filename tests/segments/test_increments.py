@@ -1,0 +1,425 @@
+"""Increments: after every refresh the members are those that the whole query returns in the same snapshot.
+
+Each case draws queries of all forms and a history: events of all dates, late transactions, changes of contacts, merges
+and their undoing, erasures, imports, and refreshes that run at the same time or are killed. Borders of time are a few
+seconds away, so the clock moves contacts across them. The whole query runs in the session and the snapshot of each
+refresh, before the refresh limits it to the contacts that changed. `SEGMENT_WORLDS`: the number of cases.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from api.contacts import merge as contacts_merge
+from api.contacts.merge import settle_due
+from api.imports.errors import Rejects
+from api.imports.formats import ReadOptions, find_sources
+from api.imports.importer import import_history
+from api.query.parameters import bind
+from api.segments import segments
+from api.segments.changed import ChangedContacts, Watermark
+from api.segments.definition import query_of
+from api.segments.segments import SegmentResult
+from api.store.analyst import Evaluate, Snapshot
+from api.store.database import Transaction, TransactionConflictError, libpq_dsn
+from api.store.segments import SegmentRow, find_segment, list_segments
+from tests.segments.conftest import Team
+from tests.segments.test_erased_and_merged import author, erase, merge
+from workbench.language.codec import encode
+from workbench.language.problem import Problem
+
+CONTACTS = 10
+EVENTS = ("deposit", "login", "signup")
+PLANS = ("free", "pro", "team")
+
+
+class Queries:
+    """Draws queries."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+
+    def border(self) -> str:
+        seconds = self.draw.choice((1, 2, 4, 8))
+        return self.draw.choice(
+            (
+                f"now() - interval '{seconds} seconds'",
+                f"current_timestamp - make_interval(secs => {seconds})",
+                "now() - :seconds * interval '1 second'",
+                f"date_trunc('second', now()) - interval '{seconds} seconds'",
+                "current_date",
+                "now()",
+            )
+        )
+
+    def when(self, table: str) -> str:
+        """Return a condition on the time of an event."""
+        column = f"{table}.{self.draw.choice(('occurred_at', 'occurred_at', 'created_at'))}"
+        sign = self.draw.choice(("<", "<=", ">", ">="))
+        return self.draw.choice(
+            (
+                f"{column} {sign} {self.border()}",
+                f"{self.border()} {sign} {column}",
+                f"{column} BETWEEN {self.border()} AND {self.border()}",
+                f"{column}::date {sign} current_date - {self.draw.choice((0, 1, 3))}",
+                f"{column} {sign} '2026-11-20'",
+            )
+        )
+
+    def event(self, table: str) -> str:
+        """Return a condition on an event."""
+        parts = [f"{table}.event = '{self.draw.choice(EVENTS)}'"]
+        if self.draw.random() < 0.5:
+            parts.append(self.when(table))
+        if self.draw.random() < 0.4:
+            parts.append(f"({table}.payload ->> 'amount')::numeric > {self.draw.randrange(100)}")
+        if self.draw.random() < 0.2:
+            parts.append(f"({self.when(table)} OR NOT {table}.payload ? 'amount')")
+        return " AND ".join(parts)
+
+    def contact(self, table: str) -> str:
+        """Return a condition on a contact."""
+        plan = self.draw.choice(PLANS)
+        return self.draw.choice(
+            (
+                f"{table}.metadata ->> 'plan' = '{plan}'",
+                f"{table}.metadata ->> 'plan' IN ('{plan}', 'none')",
+                f"'vip' = ANY ({table}.tags)",
+                f"{table}.email IS NOT NULL",
+                f"{table}.email_domain = 'example.com'",
+                f"NOT 'email' = ANY ({table}.opted_out)",
+                f"{table}.created_at > {self.border()}",
+                f"{table}.external_id LIKE 'u%'",
+            )
+        )
+
+    def aggregate(self, table: str) -> str:
+        when = self.when(table)
+        return self.draw.choice(
+            (
+                f"count(*) >= {self.draw.randrange(1, 4)}",
+                f"count(*) FILTER (WHERE {when}) > 1",
+                f"sum(({table}.payload ->> 'amount')::numeric) > {self.draw.randrange(150)}",
+                f"max({table}.occurred_at) < {self.border()}",
+                f"min({table}.occurred_at) > {self.border()}",
+                f"count(DISTINCT {table}.event) > 1",
+                f"bool_or({when})",
+                f"sum(CASE WHEN {when} THEN 1 ELSE 0 END) = 1",
+            )
+        )
+
+    def simple(self) -> str:
+        return self.draw.choice(
+            (
+                lambda: f"SELECT contact_id FROM app_events e WHERE {self.event('e')}",
+                lambda: f"SELECT DISTINCT e.contact_id FROM app_events AS e WHERE {self.event('e')}",
+                lambda: f"SELECT id AS contact_id FROM contacts c WHERE {self.contact('c')}",
+                lambda: f"SELECT contact_id FROM app_events e GROUP BY 1 HAVING {self.aggregate('e')}",
+                lambda: (
+                    f"SELECT e.contact_id FROM app_events e WHERE {self.event('e')} GROUP BY e.contact_id "
+                    f"HAVING {self.aggregate('e')}"
+                ),
+                lambda: f"SELECT contact_id FROM segment_members WHERE segment = 's{self.draw.randrange(3)}'",
+            )
+        )()
+
+    def query(self) -> str:
+        sign = self.draw.choice(("", "NOT "))
+        return self.draw.choice(
+            (
+                self.simple,
+                lambda: (
+                    f"SELECT c.id AS contact_id FROM contacts c WHERE {self.contact('c')} AND {sign}EXISTS ("
+                    f"SELECT 1 FROM app_events e WHERE e.contact_id = c.id AND {self.event('e')})"
+                ),
+                lambda: f"SELECT id AS contact_id FROM contacts WHERE id {sign}IN ({self.simple()})",
+                lambda: (
+                    f"SELECT c.id AS contact_id FROM contacts c LEFT JOIN app_events e ON e.contact_id = c.id AND "
+                    f"{self.event('e')} GROUP BY c.id HAVING count(e.id) = {self.draw.randrange(2)}"
+                ),
+                lambda: (
+                    f"SELECT e.contact_id FROM app_events e JOIN contacts c ON c.id = e.contact_id "
+                    f"WHERE {self.event('e')} AND {self.contact('c')}"
+                ),
+                lambda: f"{self.simple()} {self.draw.choice(('UNION', 'EXCEPT', 'INTERSECT'))} {self.simple()}",
+                lambda: (
+                    "WITH last AS (SELECT contact_id, max(occurred_at) AS at FROM app_events GROUP BY 1) "
+                    f"SELECT contact_id FROM last JOIN contacts c ON c.id = contact_id WHERE at < {self.border()} "
+                    f"AND {self.contact('c')}"
+                ),
+                lambda: (
+                    "SELECT c.id AS contact_id FROM contacts c WHERE (SELECT max(e.occurred_at) FROM app_events e "
+                    f"WHERE e.contact_id = c.id AND e.event = 'login') < {self.border()}"
+                ),
+                lambda: (
+                    "SELECT a.contact_id FROM app_events a, app_events b WHERE a.contact_id = b.contact_id "
+                    f"AND {self.event('a')} AND {self.event('b')} AND a.occurred_at < b.occurred_at"
+                ),
+                lambda: (
+                    "SELECT c.id AS contact_id FROM contacts c JOIN segment_members m ON m.contact_id = c.id "
+                    f"WHERE m.segment = 's{self.draw.randrange(3)}' AND {self.contact('c')}"
+                ),
+                # These are refreshed as a whole.
+                lambda: f"SELECT contact_id FROM ({self.simple()}) q ORDER BY 1 LIMIT 3",
+                lambda: (
+                    "SELECT contact_id FROM app_events WHERE occurred_at > "
+                    "(SELECT max(occurred_at) - interval '1 hour' FROM app_events)"
+                ),
+            )
+        )()
+
+
+class World:
+    """An organization with a history, and the members that the whole queries return."""
+
+    def __init__(self, team: Team, draw: random.Random, folder: Path) -> None:
+        self.team, self.draw, self.folder = team, draw, folder
+        self.expected: dict[tuple[str, datetime | None], set[str]] = {}
+        self.refreshes = {"increment": 0, "full": 0}
+        self._late: list[psycopg.AsyncConnection[Any]] = []
+        self._merges: list[str] = []
+        self._number = 0
+
+    @property
+    def database(self) -> Any:
+        return self.team.org.service.services.system_database
+
+    async def close(self) -> None:
+        for connection in self._late:
+            await connection.close()
+
+    # --- History
+
+    def name(self) -> str:
+        return f"u{self.draw.randrange(CONTACTS)}"
+
+    def body(self) -> dict[str, Any]:
+        self._number += 1
+        contact: dict[str, str] = {"externalId": self.name()}
+        if self.draw.random() < 0.4:
+            contact["email"] = f"{self.name()}@{self.draw.choice(('example.com', 'acme.test'))}"
+        if self.draw.random() < 0.2:
+            contact["walletAddress"] = f"0x{self.draw.randrange(CONTACTS):040x}"
+        event: dict[str, Any] = {"event": self.draw.choice(EVENTS), "contact": contact}
+        if self.draw.random() < 0.7:
+            event["payload"] = {"amount": self.draw.randrange(120)}
+        if self.draw.random() < 0.4:
+            event["attributes"] = {"plan": self.draw.choice(PLANS)}
+        if self.draw.random() < 0.7:
+            event["occurredAt"] = self.moment().isoformat()
+        return event | {"idempotencyKey": f"k{self._number}"}
+
+    def moment(self) -> datetime:
+        seconds = self.draw.choice(
+            (self.draw.uniform(-9, 3), self.draw.uniform(-9, 3), -86_400 * self.draw.random() * 6)
+        )
+        return datetime.now(UTC) + timedelta(seconds=seconds)
+
+    async def post(self) -> None:
+        for result in await self.team.org.post_batch(*[self.body() for _ in range(self.draw.randrange(1, 6))]):
+            assert "error" not in result, result
+
+    async def contacts(self) -> list[str]:
+        rows = await self.team.rows(
+            "SELECT id FROM contacts WHERE org_id = %s AND erased_at IS NULL AND merged_into IS NULL ORDER BY id",
+            self.team.id,
+        )
+        return [str(contact_id) for (contact_id,) in rows]
+
+    async def begin_late(self) -> None:
+        """Store an event in a transaction that stays open, also across refreshes."""
+        if len(self._late) > 2 or not (ids := await self.contacts()):
+            return
+        connection = await psycopg.AsyncConnection.connect(libpq_dsn(self.team.org.service.dsn))
+        self._number += 1
+        await connection.execute(
+            "INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, "
+            "idempotency_key, stored_in) SELECT %s, gen_random_uuid(), %s, %s, %s, clock_timestamp(), %s, %s, "
+            "pg_current_xact_id()::text::bigint + (SELECT max(added) FROM workbench.clusters)",
+            (
+                self.team.id,
+                self.draw.choice(ids),
+                self.draw.choice(EVENTS),
+                self.moment(),
+                '{"amount": 77}',
+                f"late{self._number}",
+            ),
+        )
+        self._late.append(connection)
+
+    async def end_late(self) -> None:
+        if self._late:
+            connection = self._late.pop(self.draw.randrange(len(self._late)))
+            await connection.commit() if self.draw.random() < 0.8 else await connection.rollback()
+            await connection.close()
+
+    async def change(self) -> None:
+        if ids := await self.contacts():
+            contact = f"/contacts/{self.draw.choice(ids)}"
+            change = self.draw.choice(("tags", "opt-outs"))
+            if change == "tags":
+                lists = self.draw.sample(("add", "remove"), 2)
+                done = await self.team.org.call("POST", f"{contact}/tags", {lists[0]: ["vip"]})
+            else:
+                done = await self.team.org.call("PUT", f"{contact}/opt-outs", {"email": self.draw.random() < 0.5})
+            assert done.status_code == 200, done.text
+
+    async def merge(self) -> None:
+        if len(ids := await self.contacts()) > 2:
+            with suppress(AssertionError):  # refused: for example, both were merged before
+                self._merges.append(await merge(self.team, *self.draw.sample(ids, 2)))
+
+    async def undo(self) -> None:
+        if self._merges:
+            merge_id = self._merges.pop(self.draw.randrange(len(self._merges)))
+            await contacts_merge.undo(self.database, author(self.team), merge_id)  # or it is refused
+
+    async def settle(self) -> None:
+        """Move the remaining rows of merges that are due now, or in two minutes; then it is for the last time."""
+        await settle_due(self.database, datetime.now(UTC) + timedelta(minutes=2) * self.draw.randrange(2))
+
+    async def erase(self) -> None:
+        if (ids := await self.contacts()) and self.draw.random() < 0.3:
+            with suppress(AssertionError):  # refused while an undone merge is moved
+                await erase(self.team, self.draw.choice(ids))
+
+    async def import_past(self) -> None:
+        lines = []
+        for _ in range(self.draw.randrange(1, 5)):
+            body = self.body()
+            age = self.draw.choice((timedelta(days=400), timedelta(days=3), timedelta(seconds=3)))
+            lines.append(encode(body | {"occurredAt": (datetime.now(UTC) - age).isoformat()}) + b"\n")
+        path = self.folder / f"{self._number}.ndjson"
+        path.write_bytes(b"".join(lines))
+        ((name,),) = await self.team.rows("SELECT name FROM organizations WHERE id = %s", self.team.id)
+        sources = find_sources([path], ReadOptions())[0]
+        service = self.team.org.service
+        report = await import_history(
+            service.dsn, service.keyring, name, sources, Rejects(path.with_suffix(".rejects"))
+        )
+        assert report.stored == len(lines), report
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self.draw.uniform(0, 1.5))  # for the borders, which the database's clock moves
+
+    def step(self) -> Awaitable[None]:
+        return self.draw.choice(
+            (
+                *(self.post,) * 5,
+                self.begin_late,
+                self.end_late,
+                *(self.change,) * 2,
+                self.merge,
+                self.undo,
+                self.settle,
+                self.erase,
+                self.import_past,
+                self.wait,
+            )
+        )()
+
+    # --- Refreshes
+
+    async def rows(self) -> list[SegmentRow]:
+        async with self.database.transaction() as tx:
+            return await list_segments(tx, self.team.id)
+
+    async def refresh(self, row: SegmentRow) -> None:
+        async with self.database.transaction() as tx:
+            current = await find_segment(tx, self.team.id, row.name)
+        assert current is not None
+        with suppress(TransactionConflictError):  # the engine postpones the refresh
+            result = await segments.refresh(self.team.services, current, self.team.org.service.services.clock.now())
+            if isinstance(result, SegmentResult):
+                self.refreshes["increment" if result.scope and result.scope.contacts is not None else "full"] += 1
+
+    async def refresh_amid_changes(self, row: SegmentRow) -> None:
+        """Refresh a segment while its contacts change, twice at a time, or with a kill in between."""
+        chance = self.draw.random()
+        if chance < 0.25:
+            await asyncio.gather(self.refresh(row), self.refresh(row), self.post())
+        elif chance < 0.5:
+            killed = asyncio.create_task(self.refresh(row))
+            await asyncio.sleep(self.draw.uniform(0, 0.06))
+            killed.cancel()
+            with suppress(asyncio.CancelledError):
+                await killed
+        elif chance < 0.6:
+            await asyncio.gather(self.refresh(row), self.merge())
+        await self.refresh(row)
+
+    async def check(self, row: SegmentRow) -> None:
+        async with self.database.transaction() as tx:
+            current = await find_segment(tx, self.team.id, row.name)
+        assert current is not None
+        mark = None if current.watermark is None else msgspec.json.decode(current.watermark, type=Watermark)
+        whole = self.expected[row.sql or "", None if mark is None else mark.snapshot.at]
+        rows = await self.team.rows(
+            "SELECT coalesce(merged_into, id) FROM contacts WHERE org_id = %s AND id = ANY (%s) AND erased_at IS NULL",
+            self.team.id,
+            list(whole),
+        )
+        members = await self.team.members(row.name)
+        assert members == {str(contact_id) for (contact_id,) in rows}, (row.name, row.sql, self.refreshes)
+        assert current.size == len(members)
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> dict[int, World]:
+    """The worlds by organization: each refresh of theirs also notes what the whole query returns."""
+    worlds: dict[int, World] = {}
+    choose = ChangedContacts.choose
+
+    async def choose_and_note(
+        self: ChangedContacts, tx: Transaction, snapshot: Snapshot, evaluate: Evaluate
+    ) -> Sequence[str] | None:
+        query = self._query
+        text = f"SELECT array_agg(DISTINCT contact_id) FROM ({query.sql}\n) whole"
+        statement = bind(text, query.params, self._seal)
+        assert not isinstance(statement, Problem), statement
+        (ids,) = await evaluate(statement.statement, statement.parameters)
+        chosen = await choose(self, tx, snapshot, evaluate)
+        at = None if self.watermark is None else snapshot.at
+        worlds[self._org_id].expected[query.sql, at] = set((ids or "{}")[1:-1].split(",")) - {""}
+        return chosen  # type: ignore[return-value]
+
+    monkeypatch.setattr(ChangedContacts, "choose", choose_and_note)
+    monkeypatch.setattr(contacts_merge, "PAGE_ROWS", 2)
+    monkeypatch.setattr(contacts_merge, "PAGES_PER_REQUEST", 1)
+    return worlds
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SEGMENT_WORLDS", "2"))))
+async def test_members_equal_those_of_the_whole_query_in_the_same_snapshot(
+    acme: Team, worlds: dict[int, World], tmp_path: Path, seed: int
+) -> None:
+    draw = random.Random(seed)
+    world = worlds[acme.id] = World(acme, draw, tmp_path)
+    queries = Queries(draw)
+    try:
+        for _ in range(4):
+            await world.post()
+        for number in range(7):
+            sql = queries.query()
+            params = {"seconds": 3} if ":seconds" in sql else None
+            await acme.expect_success("POST", "", {"name": f"s{number}", "sql": sql, "params": params})
+        rows = [row for row in await world.rows() if row.sql is not None]
+        for _ in range(9):
+            for _ in range(draw.randrange(1, 5)):
+                await world.step()
+            for row in rows:
+                await (world.refresh_amid_changes(row) if draw.random() < 0.2 else world.refresh(row))
+                await world.check(row)
+    finally:
+        await world.close()
+    forms = sum(ChangedContacts(acme.id, query_of(row), world.team.services.keyring)._form is not None for row in rows)
+    assert world.refreshes["increment"] >= forms * 5, world.refreshes
