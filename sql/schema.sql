@@ -1049,6 +1049,8 @@ ALTER TABLE workbench.test_pushes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.automations ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.entry_steps ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.moves ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.entry_moves ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
@@ -1126,6 +1128,14 @@ CREATE VIEW analyst.automation_entries WITH (security_invoker = true, security_b
 CREATE VIEW analyst.entry_steps WITH (security_invoker = true, security_barrier = true) AS
     SELECT entry_id, claim, step, attempt, node_id, kind, at, outcome, handle, detail ->> 'cause' AS cause
     FROM workbench.entry_steps;
+
+-- Entries that continued on another version.
+CREATE VIEW analyst.entry_moves WITH (security_invoker = true, security_barrier = true) AS
+    SELECT e.entry_id, m.automation_id, e.from_version, e.from_node_id, m.version AS to_version, e.node_id AS to_node_id, e.moved_at,
+           e.moved_back_at
+    FROM workbench.entry_moves e
+    JOIN workbench.moves m ON m.org_id = e.org_id AND m.id = e.move_id
+    WHERE e.moved_at IS NOT NULL;
 
 CREATE VIEW analyst.dead_letters WITH (security_invoker = true, security_barrier = true) AS
     SELECT e.id AS entry_id, e.automation_id, a.name AS automation, e.automation_version, e.contact_id, e.event_id, e.node_id,

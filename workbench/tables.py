@@ -20,14 +20,14 @@ _COLUMNS = {
     "uuid": "id contact_id merged_from merged_into cause_id automation_id entry_id message_id event_id",
     "timestamptz": (
         "occurred_at created_at updated_at erased_at changed_at sent_at delivered_at at archived_at died_at block_time "
-        "entered_at refreshed_at failing_since started_at ended_at received_at"
+        "entered_at refreshed_at failing_since started_at ended_at received_at moved_at moved_back_at"
     ),
     "jsonb": "payload metadata old new args",
     "text[]": "tags opted_out segments",
     "boolean": "active removed scheduled granted",
     "bigint": (
         "published_version automation_version attempts step attempt log_index size entered departed claim chain_id "
-        "block_number contacts entries"
+        "block_number contacts entries from_version to_version"
     ),
 }
 _TYPE_NAMES = {column: kind for kind, columns in _COLUMNS.items() for column in columns.split()}  # others are text

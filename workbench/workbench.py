@@ -119,6 +119,8 @@ class Workbench(Reports):
         - automation_entries: id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id,
           attempts, last_error, created_at, updated_at, merged_from
         - entry_steps: entry_id, claim, step, attempt, node_id, kind, at, outcome, handle, cause
+        - entry_moves: entry_id, automation_id, from_version, from_node_id, to_version, to_node_id, moved_at,
+          moved_back_at
         - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause,
           last_error, attempts, died_at
         - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args,

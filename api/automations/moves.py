@@ -53,7 +53,7 @@ from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph
-from workbench.language.moves import Move, MoveMode, Prediction, VersionedGraph, predict
+from workbench.language.moves import Move, MoveMode, Prediction, VersionedGraph, predict, steps_before
 from workbench.language.responses import MovedEntryView, MoveState, MoveView, RefusedEntryView
 from workbench.language.run import TERMINAL, State
 from workbench.language.trigger import Trigger, read_trigger
@@ -243,7 +243,7 @@ async def _forward_targets(
         elif (again := move.repeated_step(node.id, passed.get(entry.entry_id, ()))) is not None:
             targets[entry.entry_id] = f"it would take the step {again!r} again"
         else:
-            targets[entry.entry_id] = _Target(move.to.graph, node.id, move.steps_before(node.id, entry.step))
+            targets[entry.entry_id] = _Target(move.to.graph, node.id, steps_before(move.to.graph, node.id, entry.step))
     return targets
 
 

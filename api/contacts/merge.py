@@ -180,7 +180,8 @@ async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView
         segments = row.absorbed.segments
         await store.join_segments(tx, author.org_id, row.absorbed_id, segments.keys(), segments.values(), moment)
         await store.move_live_entries(tx, author.org_id, move)
-        await store.wake_entries_of_contact(tx, author.org_id, row.keep_id, author.now)
+        for contact_id in (row.keep_id, row.absorbed_id):
+            await store.wake_entries_of_contact(tx, author.org_id, contact_id, author.now)
         await store.reopen_conflicts(tx, author.org_id, row.id)
         await store.unmark_merged(tx, author.org_id, row.absorbed_id, members, moment)
         await store.mark_merge_undone(tx, author.org_id, row.id, author.now, author.now + SETTLE_DELAY)

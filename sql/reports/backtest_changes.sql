@@ -8,13 +8,13 @@ SELECT {{ "coalesce(m.contact_id, k.contact_id)" if merged else "k.contact_id" }
        {{ "coalesce(e.automation_id = :automation" ~ (" AND e.created_at >= :since" if live) ~ ", false)" if own else "false" }} AS is_own, k.cause,
        k.contact_id AS member_id, CASE WHEN k.cause = 'merge' THEN k.cause_id::text END AS merge_id
 FROM contact_changes k
-{{ "LEFT JOIN (" ~ macros.merges() ~ ") m ON m.member_id = k.contact_id" if merged }}
+{{ "LEFT JOIN (" ~ macros.absorbed() ~ ") m ON m.member_id = k.contact_id" if merged }}
 LEFT JOIN automation_entries e ON k.cause = 'step' AND e.id = k.cause_id
 LEFT JOIN LATERAL (
     SELECT max(s.at) AS at FROM entry_steps s
     WHERE s.entry_id = e.id AND s.kind IN ('add_tag', 'remove_tag', 'update_contact') AND s.at <= k.changed_at) s ON true
-WHERE k.changed_at >= :since AND {{ "coalesce(m.contact_id, k.contact_id)" if merged else "k.contact_id" }} IN (SELECT contact_id FROM (
-    {{ macros.rows(selection, sample, narrow=true) }}) e)
+WHERE k.changed_at >= :since AND {{ "coalesce(m.contact_id, k.contact_id)" if merged else "k.contact_id" }} IN (
+    {{ macros.contacts(selection, sample, merged) }})
 {%- if selection.topics %}
 
 UNION ALL
@@ -23,14 +23,14 @@ FROM (SELECT n.*, coalesce(n.merged_from, n.contact_id) AS member_id,
              coalesce(lag(n.granted) OVER (PARTITION BY coalesce(n.merged_from, n.contact_id), n.topic ORDER BY n.at, n.id),
                       n.topic <> ALL (:opt_in_topics::text[])) AS before
       FROM consents n WHERE n.topic = ANY (:topics)) n
-WHERE {{ "true" if merged else "n.at >= :since" }} AND n.contact_id IN (SELECT contact_id FROM (
-    {{ macros.rows(selection, sample, narrow=true) }}) e)
+WHERE {{ "true" if merged else "n.at >= :since" }} AND n.contact_id IN (
+    {{ macros.contacts(selection, sample, merged) }})
 {%- endif %}
 {%- if selection.addresses %}
 
 UNION ALL
 SELECT s.contact_id, s.created_at, s.created_at, 'suppressed', 'false', 'true', '', 0, false, 'person', s.contact_id, NULL
 FROM suppressions s
-WHERE s.cause IN ('bounced', 'complained') AND s.contact_id IN (SELECT contact_id FROM (
-    {{ macros.rows(selection, sample, narrow=true) }}) e)
+WHERE s.cause IN ('bounced', 'complained') AND s.contact_id IN (
+    {{ macros.contacts(selection, sample, merged) }})
 {%- endif %}

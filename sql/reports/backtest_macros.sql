@@ -130,17 +130,31 @@ WHERE b.automation_id = :automation AND NOT b.scheduled AND e.created_at >= :sin
 {% macro survivors() %}
 SELECT DISTINCT ON (contact_id) contact_id, (new #>> '{}')::uuid AS keep_id FROM contact_changes WHERE field = 'mergedInto' ORDER BY contact_id, changed_at DESC
 {%- endmacro %}
-{# Merges since the beginning of the period that were not undone. A contact that was merged into one that was then merged itself has a #}
-{# change for each: the first one says into which contact it was merged, the last one what that is today. #}
+{# Merges since the beginning of the period, with the contact that each absorbed contact is part of today, which is itself after an undo. #}
+{# Contacts that had been merged into the absorbed one before have a change, too, but were not separate then. #}
 {% macro merges() %}
-SELECT DISTINCT ON (k.contact_id) k.contact_id AS member_id, (new #>> '{}')::uuid AS into_id, changed_at AS at, cause_id::text AS merge_id,
-       (last_value(new) OVER (PARTITION BY k.contact_id ORDER BY changed_at ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) #>> '{}')::uuid
-           AS contact_id
+SELECT contact_id AS member_id, (new #>> '{}')::uuid AS into_id, changed_at AS at, cause_id::text AS merge_id,
+       coalesce((latest #>> '{}')::uuid, contact_id) AS contact_id, undone_at
 FROM (
-    SELECT *, max(changed_at) FILTER (WHERE new IS NULL) OVER (PARTITION BY contact_id) AS separated_at
+    SELECT *, max(changed_at) FILTER (WHERE new IS NULL) OVER (PARTITION BY contact_id, cause_id) AS undone_at,
+           last_value(new) OVER (PARTITION BY contact_id ORDER BY changed_at ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS latest
     FROM contact_changes WHERE field = 'mergedInto' AND changed_at >= :since) k
-WHERE separated_at IS NULL OR changed_at > separated_at
-ORDER BY k.contact_id, k.changed_at
+WHERE old IS NULL AND new IS NOT NULL
+{%- endmacro %}
+{# The contacts that are part of another one today. #}
+{% macro absorbed() %}
+SELECT DISTINCT member_id, contact_id FROM ({{ merges() }}) m WHERE member_id <> contact_id
+{%- endmacro %}
+{# The contacts with rows, and those that were one with another contact until the undo of a merge. #}
+{% macro contacts(selection, sample, merged) %}
+SELECT contact_id FROM (
+    {{ rows(selection, sample, narrow=true) }}) e
+{%- if merged %}
+
+    UNION ALL
+    SELECT unnest(ARRAY[u.contact_id, coalesce(s.keep_id, u.into_id)])
+    FROM ({{ merges() }}) u LEFT JOIN ({{ survivors() }}) s ON s.contact_id = u.into_id WHERE u.undone_at IS NOT NULL
+{%- endif %}
 {%- endmacro %}
 {# Logs of the period: those that may start an entry, for the contact of their wallet, and those that a step may wait for. #}
 {# Those that start one are named by the contract's event, the others as waits name them. #}

@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tests.installation import until
@@ -102,6 +103,26 @@ def test_an_entry_that_differs_is_listed_with_the_reason(wb: Workbench) -> None:
     ((node, real, simulated, reason),) = backtest.differences().select("node", "real", "simulated", "reason").rows()
     assert (node, real, simulated) == ("send_inapp", "failed (template_error)", "")
     assert reason == "only the engine took this step"
+
+
+def test_moved_entries_are_played_on_the_version_that_they_continued_on(wb: Workbench) -> None:
+    def automation(text: str) -> Automation:
+        waiting = wb.automation("moved").on("lv:ordered").wait_for("lv:shipped", within="3h", node="wait")
+        return waiting.then(lambda b: b.send_inapp(text, "{{ contact.plan | default('') }}", node=text))
+
+    first = automation("One").publish()
+    wb.events.send_many([paid(number, "lv:ordered") for number in range(30, 33)])
+    wait_for_states(first, waiting=3)
+    moved = automation("Two").publish(move="safe")
+    wb.events.send_many([paid(30, "lv:shipped", attributes={"plan": "pro"})])
+    wait_for_states(moved, waiting=2, completed=1)
+    moved.move_back()
+    wb.events.send_many([paid(31, "lv:shipped"), paid(33, "lv:ordered"), paid(33, "lv:shipped")])
+    wait_for_states(moved, waiting=1, completed=3)
+    backtest = moved.backtest(days=1, version="live")
+    assert backtest.differences().rows() == []
+    assert backtest.agreement == "Agrees with 4 of 4 real entries."
+    assert sorted(backtest.frame().filter(pl.col("outcome") == "sent")["node"]) == ["One", "Two", "Two"]
 
 
 @pytest.mark.parametrize(

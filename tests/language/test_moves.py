@@ -11,7 +11,7 @@ from workbench.language.actions import InvalidAction
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.facts import Facts
-from workbench.language.moves import Move, Prediction, VersionedGraph, check_mapping, predict
+from workbench.language.moves import Move, Prediction, VersionedGraph, check_mapping, predict, steps_before
 from workbench.language.problem import Problem
 from workbench.language.run import Run, State
 
@@ -159,6 +159,6 @@ def test_a_move_is_refused_if_the_next_step_of_the_entry_would_fail() -> None:
 
 def test_steps_are_counted_so_that_all_that_follow_are_within_the_loop_guard() -> None:
     move = Move(version(2, "delay", {"seconds": 60}), "safe", "version 2")
-    assert [move.steps_before("step", steps) for steps in (0, 1, 9)] == [0, 1, 1]
+    assert [steps_before(move.to.graph, "step", steps) for steps in (0, 1, 9)] == [0, 1, 1]
     assert move.repeated_step("step", ["t", "step"]) == "step"
     assert move.repeated_step("tag", ["t", "step"]) is None

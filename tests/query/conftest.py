@@ -41,6 +41,10 @@ INSERT INTO workbench.entries (org_id, id, automation_id, event_id, event_create
 VALUES (%(org)s, %(id)s, %(id)s, %(id)s, %(at)s, %(id)s, 'dead', %(canary)s, %(at)s, %(at)s, %(at)s);
 INSERT INTO workbench.entry_steps (org_id, entry_id, claim, step, attempt, node_id, kind, outcome, at)
 VALUES (%(org)s, %(id)s, 1, 1, 1, 'n', 'exit', %(canary)s, %(at)s);
+INSERT INTO workbench.moves (org_id, id, automation_id, version, mode, state, patient_until, created_at)
+VALUES (%(org)s, %(id)s, %(id)s, 1, '"safe"', 'done', %(at)s, %(at)s);
+INSERT INTO workbench.entry_moves (org_id, move_id, entry_id, from_version, node_id, moved_at)
+VALUES (%(org)s, %(id)s, %(id)s, 1, %(canary)s, %(at)s);
 INSERT INTO workbench.messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status,
     subject, body, created_at)
 VALUES (%(org)s, %(id)s, %(id)s, %(id)s, %(id)s, %(canary)s, 1, 'inapp', 'sent', 'hi', %(canary)s, %(at)s);

@@ -9,6 +9,7 @@ import shutil
 import struct
 import tempfile
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -33,12 +34,15 @@ class Folder:
 
 
 class BucketWriter:
-    """Distributes rows with a column `contact_id` to a number of buckets."""
+    """Distributes rows with a column `contact_id` to a number of buckets.
 
-    def __init__(self, folder: Path, buckets: int) -> None:
+    `groups`: the contact in whose bucket another one is, if that is not its own.
+    """
+
+    def __init__(self, folder: Path, buckets: int, groups: Mapping[str, str]) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
-        self._buckets = buckets
+        self._buckets, self._groups = buckets, groups
         self._frames: list[pl.DataFrame] = []
         self._rows = 0
 
@@ -55,7 +59,8 @@ class BucketWriter:
         rows = pl.concat(self._frames)
         self._frames, self._rows = [], 0
         # A fixed seed: events and contacts are distributed separately and must meet in the same bucket.
-        hashed = rows.with_columns(bucket=pl.col("contact_id").hash(seed=0) % self._buckets)
+        group = pl.col("contact_id").replace(self._groups) if self._groups else pl.col("contact_id")
+        hashed = rows.with_columns(bucket=group.hash(seed=0) % self._buckets)
         for (bucket,), part in hashed.partition_by("bucket", as_dict=True, include_key=False).items():
             stream = io.BytesIO()
             part.write_ipc_stream(stream, compression="lz4")

@@ -1,63 +1,124 @@
 """The contacts that were merged since the beginning of a backtest: rows and changes by the contact that they were of.
 
-Until the merge, a contact has events, changes and entries of its own. What the merge did to the kept contact is
-simulated, so the recorded changes of a merge that is played are left out. Of a merge whose contact was not read the
-recorded ones take effect; it had no event since the beginning.
+Before a merge, and after its undo, a contact has events, changes and entries of its own. What merge and undo did to the
+kept contact is simulated, so their recorded changes are left out. Of a merge whose contact was not read the recorded
+ones take effect; it had no event since the beginning. Contacts that were one until an undo are in one bucket, and are
+played together.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import msgspec
 import polars as pl
 
 from workbench.language.contact import ContactState, ValueChange
+from workbench.language.simulate import ContactMerge
 
 
 class PastMerge(NamedTuple):
-    """The merge of `member_id` into `into_id`, in the order of the columns; both are part of `contact_id` today."""
+    """The merge of `member_id` into `into_id`, in the order of the columns.
+
+    `contact_id`: the contact that `member_id` is part of today, or itself. `undone_at`: None: it stands.
+    """
 
     member_id: str
     into_id: str
     at: datetime
     merge_id: str
     contact_id: str
+    undone_at: datetime | None
+
+    @property
+    def contact_ids(self) -> tuple[str, str]:
+        return self.member_id, self.into_id
+
+    @property
+    def merge(self) -> ContactMerge:
+        return ContactMerge(self.member_id, self.into_id, self.at, self.undone_at)
 
 
-def read_merges(frame: pl.DataFrame | None, contacts: Collection[str]) -> dict[str, list[PastMerge]]:
-    """Return the merges of contacts that were read, by the contact that is kept, in order."""
-    merges: dict[str, list[PastMerge]] = {}
-    for merge in sorted(map(PastMerge._make, () if frame is None else frame.iter_rows()), key=attrgetter("at")):
-        if merge.member_id in contacts:
-            merges.setdefault(merge.contact_id, []).append(merge)
-    return merges
+class PastMerges:
+    """The merges of contacts that were read; `contacts`: those contacts."""
+
+    def __init__(self, frame: pl.DataFrame | None, contacts: Collection[str]) -> None:
+        rows = map(PastMerge._make, () if frame is None else frame.iter_rows())
+        played = [
+            merge
+            for merge in sorted(rows, key=attrgetter("at"))
+            if merge.member_id in contacts and (merge.undone_at is None or merge.into_id in contacts)
+        ]
+        self.ids = {merge.merge_id for merge in played}
+        self.members = {merge.member_id for merge in played}
+        self._survivors = {merge.member_id: merge.contact_id for merge in played}
+        self.groups = contact_groups(played)
+        self._of_groups: dict[str, list[PastMerge]] = {}
+        for merge in played:
+            self._of_groups.setdefault(self.groups.get(merge.contact_id, merge.contact_id), []).append(merge)
+
+    def of_group(self, contact_id: str) -> Sequence[PastMerge]:
+        """Return the merges of the contacts that are played together under this id, in order."""
+        return self._of_groups.get(contact_id, ())
+
+    def owner(self, contact_id: str) -> str:
+        """Return the contact that a contact is part of today, or itself."""
+        return self._survivors.get(contact_id, contact_id)
+
+    def with_members(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return rows with the contact to play them for as `member_id`: a merged one, or else `contact_id`.
+
+        Before, `member_id` is the contact that a row first belonged to, or null.
+        """
+        is_member = pl.col("member_id").is_in([*self.members]) if self.members else pl.lit(value=False)
+        return frame.with_columns(member_id=pl.when(is_member).then("member_id").otherwise("contact_id"))
 
 
-def with_members(frame: pl.DataFrame, members: Collection[str]) -> pl.DataFrame:
-    """Return rows with the contact to play them for as `member_id`: one of `members`, or else `contact_id`.
+def contact_groups(merges: Iterable[PastMerge]) -> dict[str, str]:
+    """Return the contact under whose id those of today are played that were one with another until an undo."""
+    merges = list(merges)
+    survivors = {merge.member_id: merge.contact_id for merge in merges}
+    groups: dict[str, str] = {}
 
-    Before, `member_id` is the contact that a row first belonged to, or null.
-    """
-    is_member = pl.col("member_id").is_in([*members]) if members else pl.lit(value=False)
-    return frame.with_columns(member_id=pl.when(is_member).then("member_id").otherwise("contact_id"))
+    def group_of(contact_id: str) -> str:
+        while contact_id in groups:
+            contact_id = groups[contact_id]
+        return contact_id
+
+    for merge in merges:
+        if merge.undone_at is not None:
+            own, other = group_of(merge.contact_id), group_of(survivors.get(merge.into_id, merge.into_id))
+            if own != other:
+                groups[own] = other
+    return {contact_id: group_of(contact_id) for contact_id in groups}
 
 
 def merged_topics(
-    contact_id: str, merges: Sequence[PastMerge], changes: Mapping[str, Sequence[ValueChange]]
+    merges: Sequence[PastMerge], changes: Mapping[str, Sequence[ValueChange]]
 ) -> dict[str, list[ValueChange]]:
-    """Return the changes of topics by merges, by contact: the latest choice counts, whichever contact made it."""
-    choices: dict[str, list[ValueChange]] = {}
-    for member_id in (contact_id, *(merge.member_id for merge in merges)):
-        choices[member_id] = [change for change in changes.get(member_id, ()) if change.field.startswith("topics.")]
+    """Return the changes of topics by merges and undos, by contact.
+
+    The latest choice counts, whichever of the contacts made it that are one.
+    """
+    contact_ids = {contact_id for merge in merges for contact_id in (merge.member_id, merge.into_id, merge.contact_id)}
+    choices = {
+        contact_id: [change for change in changes.get(contact_id, ()) if change.field.startswith("topics.")]
+        for contact_id in contact_ids
+    }
+    members = {contact_id: {contact_id} for contact_id in contact_ids}
     topics: dict[str, list[ValueChange]] = {}
-    for merge in merges:
-        into_id = merge.into_id if merge.into_id in choices else contact_id
-        choices[into_id] = sorted([*choices[into_id], *choices.pop(merge.member_id)], key=attrgetter("at"))
-        latest = {change.field: change for change in choices[into_id] if change.at <= merge.at}
-        topics.setdefault(into_id, []).extend(
-            ValueChange(merge.at, field, msgspec.UNSET, change.new) for field, change in latest.items()
+    moments = [(merge.at, False, merge) for merge in merges]
+    moments += [(merge.undone_at, True, merge) for merge in merges if merge.undone_at is not None]
+    for at, is_undo, merge in sorted(moments, key=itemgetter(0)):
+        member_ids = members[merge.member_id]
+        members[merge.into_id] = members[merge.into_id] - member_ids if is_undo else members[merge.into_id] | member_ids
+        # Without a choice of its own, a contact has the value from before the first one.
+        latest = {change.field: change.old for own_id in member_ids for change in reversed(choices[own_id])}
+        own = [change for own_id in members[merge.into_id] for change in choices[own_id] if change.at <= at]
+        latest |= {change.field: change.new for change in sorted(own, key=attrgetter("at"))}
+        topics.setdefault(merge.into_id, []).extend(
+            ValueChange(at, field, msgspec.UNSET, new) for field, new in latest.items()
         )
     return topics
 
@@ -65,5 +126,6 @@ def merged_topics(
 def with_default_topics(
     contact: ContactState, merges: Sequence[PastMerge], contacts: Mapping[str, ContactState]
 ) -> ContactState:
-    """Return the kept contact as if it had chosen no topic: its present choices may be those of another contact."""
-    return msgspec.structs.replace(contact, declined=contacts[merges[0].member_id].declined)
+    """Return a contact as if it had chosen no topic, if it is one with another, whose choices these may be."""
+    absorbed = [merge.member_id for merge in merges if merge.contact_id == contact.id != merge.member_id]
+    return msgspec.structs.replace(contact, declined=contacts[absorbed[0]].declined) if absorbed else contact

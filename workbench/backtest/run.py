@@ -11,6 +11,7 @@ import polars as pl
 
 from workbench import environment
 from workbench.backtest.buckets import BucketWriter, Folder
+from workbench.backtest.merged import PastMerge, contact_groups
 from workbench.backtest.result import Backtest, BacktestLabel
 from workbench.backtest.simulate_bucket import (
     CHANGES,
@@ -20,6 +21,7 @@ from workbench.backtest.simulate_bucket import (
     MESSAGES,
     PAST_ENTRIES,
     REAL_ENTRIES,
+    REAL_MOVES,
     REAL_STEPS,
     AutomationPayload,
     BucketSummary,
@@ -184,8 +186,21 @@ def run(
         delays = msgspec.convert(connection.get("/retries")["delays"], tuple[float, ...] | None)
         task = BucketTask(str(folder.path), scope.window.until, payloads, RetryPolicy(delays), live)
         with _Progress(total) as progress, closing(WorkerPool(task, processes)) as workers:
-            _write_bucketed(folder, MERGES, buckets, source.merges(scope.window))
-            events, contacts = (BucketWriter(folder.path / name, buckets) for name in (EVENTS, CONTACTS))
+            merges = source.merges(scope.window)
+            groups = contact_groups(map(PastMerge._make, merges.iter_rows()))
+
+            def write_bucketed(name: str, frames: Generator[pl.DataFrame]) -> None:
+                writer = BucketWriter(folder.path / name, buckets, groups)
+                with closing(frames):
+                    for frame in frames:
+                        writer.write(frame)
+                writer.flush()
+
+            merge_writer, events, contacts = (
+                BucketWriter(folder.path / name, buckets, groups) for name in (MERGES, EVENTS, CONTACTS)
+            )
+            merge_writer.write(merges)
+            merge_writer.flush()
             read = 0
             for window, _ in slices:
                 with closing(source.events(window)) as frames:
@@ -199,12 +214,13 @@ def run(
             events.flush()
             contacts.flush()
 
-            _write_bucketed(folder, CHANGES, buckets, source.changes(scope.window, own_id, live=live is not None))
+            write_bucketed(CHANGES, source.changes(scope.window, own_id, live=live is not None))
             if live is not None:
                 assert own_id is not None
-                _write_bucketed(folder, REAL_ENTRIES, buckets, source.entries(scope.window, own_id))
-                _write_bucketed(folder, REAL_STEPS, buckets, source.steps(scope.window, own_id))
-                _write_bucketed(folder, PAST_ENTRIES, buckets, source.past_entries(scope.window, own_id))
+                write_bucketed(REAL_ENTRIES, source.entries(scope.window, own_id))
+                write_bucketed(REAL_STEPS, source.steps(scope.window, own_id))
+                write_bucketed(REAL_MOVES, source.moves(scope.window, own_id))
+                write_bucketed(PAST_ENTRIES, source.past_entries(scope.window, own_id))
             caps = [
                 automation.graph.settings.frequency_cap for automation in automations if automation.graph is not None
             ]
@@ -213,12 +229,7 @@ def run(
                 # A cap counts messages of all automations, including those within its period before the backtest
                 # begins.
                 window = Window(scope.window.since - max(periods), scope.window.until)
-                _write_bucketed(
-                    folder,
-                    MESSAGES,
-                    buckets,
-                    source.messages(window, own_id, None if live is None else scope.window.since),
-                )
+                write_bucketed(MESSAGES, source.messages(window, own_id, None if live is None else scope.window.since))
             for bucket_summary in workers.simulate(range(buckets)):
                 summary = summary.plus(bucket_summary)
                 progress.show("", summary.events, _READING_SHARE, 1.0)
@@ -234,14 +245,6 @@ def run(
             message = f"The events could not be read; {hint}: {error}"
             raise InvalidRequestError(message, error.problems, request_id=error.request_id) from None
         raise
-
-
-def _write_bucketed(folder: Folder, name: str, buckets: int, frames: Generator[pl.DataFrame]) -> None:
-    writer = BucketWriter(folder.path / name, buckets)
-    with closing(frames):
-        for frame in frames:
-            writer.write(frame)
-    writer.flush()
 
 
 def _live_within(live: LivePayload, window: Window) -> LivePayload:

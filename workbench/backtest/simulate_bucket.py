@@ -1,6 +1,6 @@
 """Simulate one bucket: read the events of some contacts, write what the automations would have done. No network."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -12,14 +12,21 @@ import polars as pl
 
 from workbench.backtest.agreement import ONLY_SIMULATED, Difference, RealEntry, RealStep, compare, recorded_failures
 from workbench.backtest.buckets import read_bucket
-from workbench.backtest.merged import merged_topics, read_merges, with_default_topics, with_members
+from workbench.backtest.merged import PastMerges, merged_topics, with_default_topics
 from workbench.draft import read_language
 from workbench.language.channel import DEFAULT_POLICY, Message, RetryPolicy
-from workbench.language.codec import decode, normalize
+from workbench.language.codec import Json, decode, normalize
 from workbench.language.contact import ChangeOrder, ContactState, ValueChange, contact_before
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
-from workbench.language.live import ActivationChange, ActivationState, LiveChange, PublishedVersion, live_changes
+from workbench.language.live import (
+    ActivationChange,
+    ActivationState,
+    LiveChange,
+    PastMove,
+    PublishedVersion,
+    live_changes,
+)
 from workbench.language.run import JOINED, TERMINAL, State, counts_towards_cap
 from workbench.language.simulate import LivePast, MergedContact, SimulatedAutomation, backtest
 from workbench.language.starts import START_TYPES
@@ -27,7 +34,7 @@ from workbench.language.timeline import EventRecord, OtherMessage, PastEntries, 
 
 # Tables that are read, and tables that are written, as folders with one file per bucket.
 EVENTS, CONTACTS, CHANGES, MESSAGES, MERGES = "events", "contacts", "changes", "messages", "merges"
-REAL_ENTRIES, REAL_STEPS, PAST_ENTRIES = "real_entries", "real_steps", "past_entries"
+REAL_ENTRIES, REAL_STEPS, REAL_MOVES, PAST_ENTRIES = "real_entries", "real_steps", "real_moves", "past_entries"
 STEPS, ENTRIES, CONTACT_TOTALS, DIFFERENCES = "steps", "entries", "contact_totals", "differences"
 
 _TIME = pl.Datetime("us", "UTC")
@@ -135,8 +142,10 @@ class BucketSimulator:
         self._until, self._retries = task.until, task.retries
         self._automations = [payload.automation() for payload in task.automations]
         self._live: tuple[LiveChange, ...] | None = None
+        self._versions: dict[int, PublishedVersion] = {}
         if task.live is not None:
             versions = [payload.version() for payload in task.live.versions]
+            self._versions = {version.number: version for version in versions}
             self._live = live_changes(versions, task.live.activations, task.live.state)
 
     def simulate(self, bucket: int) -> BucketSummary:
@@ -159,20 +168,19 @@ class BucketSimulator:
             contacts[contact_id] = ContactState(
                 contact_id, identifiers, own, tuple(tags), tuple(segments), tuple(opted_out), tuple(declined)
             )
-        merges = read_merges(read_bucket(self._folder / MERGES, bucket), contacts)
-        members = {merge.member_id for merged in merges.values() for merge in merged}
+        merges = PastMerges(read_bucket(self._folder / MERGES, bucket), contacts)
         message_frame, change_frame, past_frame = (
-            None if frame is None else with_members(frame, members)
+            None if frame is None else merges.with_members(frame)
             for frame in (read_bucket(self._folder / name, bucket) for name in (MESSAGES, CHANGES, PAST_ENTRIES))
         )
         other_messages: dict[str, list[OtherMessage]] = {}
         if message_frame is not None:
             for _, *message, contact_id in message_frame.sort("at", "event_id", "is_younger").iter_rows():
                 other_messages.setdefault(contact_id, []).append(OtherMessage(*message))
-        merge_ids = {merge.merge_id for merged in merges.values() for merge in merged}
-        changes, was_merged = read_changes(change_frame, merge_ids), _merged_contacts(change_frame, merge_ids)
+        changes, was_merged = read_changes(change_frame, merges.ids), _merged_contacts(change_frame, merges.ids)
         past_entries = _read_past_entries(past_frame)
         failures, compared = recorded_failures(real_entries), len(real_entries)
+        moves = read_moves(read_bucket(self._folder / REAL_MOVES, bucket), self._versions)
         simulations = [_Simulation(automation) for automation in self._automations]
         differences: list[Difference | None] = []
         erased = 0
@@ -180,11 +188,13 @@ class BucketSimulator:
         rows: Iterable[tuple[Any, ...]] = ()
         if events is not None:
             # The runs of a schedule are read by their times, and the last one may have begun after the period.
-            events = events.filter(pl.col("created_at") < self._until).sort("contact_id", "created_at", "id")
-            rows = with_members(events, members).with_columns(pl.col("created_at").to_physical()).iter_rows()
+            events = merges.with_members(events.filter(pl.col("created_at") < self._until))
+            if merges.groups:
+                events = events.with_columns(pl.col("contact_id").replace(merges.groups))
+            events = events.sort("contact_id", "created_at", "id")
+            rows = events.with_columns(pl.col("created_at").to_physical()).iter_rows()
         for contact_id, contact_rows in groupby(rows, itemgetter(0)):
-            contact = contacts.get(contact_id)
-            if contact is None:  # erased contacts are not returned by the query, but their events are
+            if contact_id not in contacts:  # erased contacts are not returned by the query, but their events are
                 erased += 1
                 continue
             records: dict[str, list[EventRecord]] = {}
@@ -192,34 +202,45 @@ class BucketSimulator:
                 sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
                 record = EventRecord(event_id, name, time, sent, payload.encode(), source)
                 records.setdefault(member_id, []).append(record)
-            messages = other_messages.get(contact_id, [])
-            own_merges = merges.get(contact_id, ())
-            topics = merged_topics(contact_id, own_merges, changes) if own_merges else {}
-            if own_merges:
-                contact = with_default_topics(contact, own_merges, contacts)
-            own_records = records.get(contact_id, [])
-            contact, others = contact_since(
-                contact, changes.get(contact_id, ()), own_records, topics.get(contact_id, ())
+            own_merges = merges.of_group(contact_id)
+            topics = merged_topics(own_merges, changes) if own_merges else {}
+            played = []
+            for own_id in dict.fromkeys([contact_id, *(id_ for merge in own_merges for id_ in merge.contact_ids)]):
+                own, messages = records.get(own_id, []), other_messages.get(own_id, [])
+                begun, others = contact_since(
+                    with_default_topics(contacts[own_id], own_merges, contacts),
+                    changes.get(own_id, ()),
+                    own,
+                    topics.get(own_id, ()),
+                )
+                played.append(MergedContact(begun, own, messages, others, past_entries.get(own_id)))
+            first, *merged = played
+            live = None if self._live is None else LivePast(self._live, first.past_entries, failures, moves)
+            past = (
+                self._retries,
+                first.other_messages,
+                first.changes,
+                live,
+                merged,
+                [merge.merge for merge in own_merges],
             )
-            merged = []
-            for merge in own_merges:
-                member_id, own = merge.member_id, records.get(merge.member_id, [])
-                since = contact_since(contacts[member_id], changes.get(member_id, ()), own, topics.get(member_id, ()))
-                past = past_entries.get(member_id)
-                sent_to = other_messages.get(member_id, ())
-                merged.append(MergedContact(since[0], own, merge.into_id, merge.at, sent_to, since[1], past))
-            live = None if self._live is None else LivePast(self._live, past_entries.get(contact_id), failures)
             for simulation in simulations:
-                automation, rest = simulation.automation, (self._retries, messages, others, live, merged)
-                entries: Iterable[SimulatedEntry] = backtest(automation, contact, own_records, self._until, *rest)
+                entries: Iterable[SimulatedEntry] = backtest(
+                    simulation.automation, first.contact, first.events, self._until, *past
+                )
                 if live is not None:
                     entries = list(entries)
                     for entry in entries:
-                        real = real_entries.pop(entry.event.id, None)
-                        differences.append(
-                            compare(real, entry, contact_id, self._until, merged=contact_id in was_merged)
-                        )
-                simulation.add(contact.id, entries)
+                        real, owner = real_entries.pop(entry.event.id, None), merges.owner(entry.contact_id)
+                        differences.append(compare(real, entry, owner, self._until, merged=owner in was_merged))
+                if not own_merges:
+                    simulation.add(contact_id, entries)
+                    continue
+                by_owner: dict[str, list[SimulatedEntry]] = {}
+                for entry in entries:
+                    by_owner.setdefault(merges.owner(entry.contact_id), []).append(entry)
+                for owner, own_entries in by_owner.items():
+                    simulation.add(owner, own_entries)
         differences += [
             compare(entry, None, entry.contact_id, self._until, merged=entry.contact_id in was_merged)
             for entry in real_entries.values()
@@ -304,6 +325,23 @@ def read_real_entries(entry_frame: pl.DataFrame | None, step_frame: pl.DataFrame
     return entries
 
 
+def read_moves(frame: pl.DataFrame | None, versions: Mapping[int, PublishedVersion]) -> dict[str, list[PastMove]]:
+    """Return the moves of entries to other versions, and back, in order, by event.
+
+    Those to versions that were published after the period are left out, because they were moved after it, too.
+    """
+    moves: dict[str, list[PastMove]] = {}
+    rows = () if frame is None else frame.iter_rows()
+    for _, event_id, from_version, from_node_id, to_version, to_node_id, moved_at, moved_back_at in rows:
+        former, later = (from_version, from_node_id), (to_version, to_node_id)
+        for at, start, (number, node_id) in ((moved_at, former, later), (moved_back_at, later, former)):
+            if at is not None and number in versions:
+                moves.setdefault(event_id, []).append(PastMove(at, event_id, *start, versions[number], node_id))
+    for own in moves.values():
+        own.sort(key=attrgetter("at"))
+    return moves
+
+
 def _read_past_entries(frame: pl.DataFrame | None) -> dict[str, PastEntries]:
     rows = () if frame is None else frame.iter_rows()
     return {
@@ -318,14 +356,16 @@ def read_changes(frame: pl.DataFrame | None, merge_ids: Collection[str] = ()) ->
     Those by `merge_ids` are the automation's own: these merges are simulated.
     """
     changes: dict[str, list[ValueChange]] = {}
+    values: dict[str | None, Json | msgspec.UnsetType] = {None: msgspec.UNSET}  # decoded: many changes have the same
+    orders = [*ChangeOrder]
     if frame is not None:
         rows = frame.sort("member_id", "changed_at").drop("contact_id", "changed_at", "cause").iter_rows()
         for at, field, old, new, event_id, order, is_own, contact_id, merge_id in rows:
-            before, after = (msgspec.UNSET if text is None else decode(text.encode()) for text in (old, new))
-            change = ValueChange(
-                at, field, before, after, event_id, ChangeOrder(order), is_own or merge_id in merge_ids
-            )
-            changes.setdefault(contact_id, []).append(change)
+            for text in (old, new):
+                if text not in values:
+                    values[text] = decode(text.encode())
+            what = (at, field, values[old], values[new], event_id, orders[order])
+            changes.setdefault(contact_id, []).append(ValueChange(*what, is_own or merge_id in merge_ids))
     return changes
 
 

@@ -248,14 +248,14 @@ class BacktestSource:
         """Yield the events of a window in any order."""
         return self._stream("backtest_events", self._params(window))
 
-    def merges(self, window: Window) -> Generator[pl.DataFrame]:
-        """Yield the merges since the beginning of a window. Read them first.
+    def merges(self, window: Window) -> pl.DataFrame:
+        """Return the merges since the beginning of a window. Read them first.
 
-        If there are any, contacts and changes have those of the absorbed contacts, too.
+        If there are any, contacts and changes have those of the other contacts, too.
         """
-        for frame in self._stream("backtest_merges", window.params):
-            self._merged |= frame.height > 0
-            yield frame
+        merges = self._frame("backtest_merges", window.params)
+        self._merged = merges.height > 0
+        return merges
 
     def contacts(self, window: Window) -> Generator[pl.DataFrame]:
         return self._stream("backtest_contacts", self._params(window) | self._opt_in_topics(), merged=self._merged)
@@ -267,6 +267,10 @@ class BacktestSource:
     def steps(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
         """Yield the steps of these entries in any order."""
         return self._stream("backtest_steps", window.params | {"automation": own_id})
+
+    def moves(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
+        """Yield the moves of these entries to other versions, with those back, in any order."""
+        return self._stream("backtest_moves", window.params | {"automation": own_id})
 
     def past_entries(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
         """Yield a row per contact with entries of the automation from before a window."""

@@ -151,11 +151,12 @@ def apply_change(contact: ContactState, change: ValueChange) -> ContactState:
 def _write_field(contact: ContactState, field: str, value: Json | msgspec.UnsetType) -> ContactState:
     kind, _, name = field.partition(".")
     if kind == "attributes":
-        attributes = {key: own for key, own in contact.attributes.items() if key != name}
-        if value is not msgspec.UNSET:
-            attributes[name] = value
-        # As stored, so that a text prints the same whichever change wrote it.
-        return msgspec.structs.replace(contact, attributes=as_stored(attributes))
+        attributes = {**contact.attributes, name: value}
+        if value is msgspec.UNSET:
+            del attributes[name]
+        elif name not in contact.attributes:  # as stored, so that a text prints the same whichever change wrote it
+            attributes = as_stored(attributes)
+        return msgspec.structs.replace(contact, attributes=attributes)
     value = None if value is msgspec.UNSET else value
     texts = tuple(map(str, value)) if isinstance(value, list) else ()
     match kind:
@@ -359,30 +360,41 @@ def apply_merge(keep: ContactRecord, gained: ContactRecord) -> ContactRecord | N
 
 def merge_contacts(keep: ContactState, absorbed: ContactState) -> ContactState:
     """Return the kept contact after a merge, without topics: of these the latest choice counts, whoever made it."""
-    records = [
-        ContactRecord(
-            contact.identifiers.wallet,
-            None,
-            contact.identifiers.email,
-            None,
-            contact.identifiers.external_id,
-            contact.attributes,
-            contact.tags,
-            contact.opted_out,
-            contact.segments,
-        )
-        for contact in (keep, absorbed)
-    ]
-    merged = apply_merge(records[0], plan_merge(*records).gained)
+    own, other = _record(keep), _record(absorbed)
+    merged = apply_merge(own, plan_merge(own, other).gained)
     if merged is None:  # with the attributes that a draft would have set, the merge would have been refused
         return keep
+    return _with_values(keep, merged)
+
+
+def separate_contacts(keep: ContactState, absorbed: ContactState, kept_before: ContactState) -> ContactState:
+    """Return the kept contact after the merge was undone, with the topics that it has. `kept_before`: the merge."""
+    other = _record(absorbed)
+    return _with_values(keep, undo_merge(_record(keep), other, plan_merge(_record(kept_before), other).gained).contact)
+
+
+def _record(contact: ContactState) -> ContactRecord:
+    return ContactRecord(
+        contact.identifiers.wallet,
+        None,
+        contact.identifiers.email,
+        None,
+        contact.identifiers.external_id,
+        contact.attributes,
+        contact.tags,
+        contact.opted_out,
+        contact.segments,
+    )
+
+
+def _with_values(contact: ContactState, values: ContactRecord) -> ContactState:
     return msgspec.structs.replace(
-        keep,
-        identifiers=Identifiers(merged.wallet, merged.email, merged.external_id),
-        attributes=as_stored(merged.attributes),
-        tags=merged.tags,
-        opted_out=merged.opted_out,
-        segments=tuple(sorted(merged.segments)),
+        contact,
+        identifiers=Identifiers(values.wallet, values.email, values.external_id),
+        attributes=as_stored(values.attributes),
+        tags=values.tags,
+        opted_out=values.opted_out,
+        segments=tuple(sorted(values.segments)),
     )
 
 

@@ -50,6 +50,22 @@ class LiveChange(msgspec.Struct, frozen=True):
     order: ChangeOrder = ChangeOrder.BEFORE_WAKING
 
 
+class PastMove(msgspec.Struct, frozen=True):
+    """The entry of an event that waited at a node of a version continues at a node of another one.
+
+    `event_id`, `order`: as in `ValueChange`, with which it is ordered.
+    """
+
+    at: datetime
+    entry_event_id: str
+    from_version: int
+    from_node_id: str
+    version: PublishedVersion
+    node_id: str
+    event_id: str = ""
+    order: ChangeOrder = ChangeOrder.BEFORE_WAKING
+
+
 def live_changes(
     versions: Sequence[PublishedVersion], activations: Sequence[ActivationChange], current: ActivationState
 ) -> tuple[LiveChange, ...]:

@@ -45,8 +45,7 @@ class VersionedGraph(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def reachable(self) -> dict[str, frozenset[str]]:
         """The nodes that an entry can reach from each node, with the node itself."""
-        targets = targets_by_source(self.graph.links)
-        return {node_id: frozenset(search_depth_first([node_id], targets)[0]) for node_id in self.graph.by_id}
+        return {node_id: reachable_from(self.graph, node_id) for node_id in self.graph.by_id}
 
 
 class Move(msgspec.Struct, frozen=True, dict=True):
@@ -77,9 +76,15 @@ class Move(msgspec.Struct, frozen=True, dict=True):
         reachable = self.to.reachable[node_id]
         return next((passed_id for passed_id in passed if passed_id in reachable), None)
 
-    def steps_before(self, node_id: str, steps: int) -> int:
-        """Return the number of steps to continue to count from, so that all that follow are within the loop guard."""
-        return min(steps, len(self.to.graph.nodes) - len(self.to.reachable[node_id]))
+
+def reachable_from(graph: Graph, node_id: str) -> frozenset[str]:
+    """Return the nodes that an entry can reach from a node, with the node itself."""
+    return frozenset(search_depth_first([node_id], targets_by_source(graph.links))[0])
+
+
+def steps_before(graph: Graph, node_id: str, steps: int) -> int:
+    """Return the number of steps to continue to count from, so that all that follow are within the loop guard."""
+    return min(steps, len(graph.nodes) - len(reachable_from(graph, node_id)))
 
 
 def check_mapping(mode: MoveMode, graph: Graph, earlier: Iterable[Graph], field: str) -> Problems:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -25,7 +25,7 @@ from workbench.language.event import Event, Identifiers, normalize_email
 from workbench.language.facts import ContactHistory, apply_effects
 from workbench.language.filter import Verdict, explain, matches
 from workbench.language.graph import Graph
-from workbench.language.live import LiveChange
+from workbench.language.live import LiveChange, PastMove
 from workbench.language.problem import Problem, Problems, problems_in
 from workbench.language.redact import redact_decision, redact_verdicts
 from workbench.language.run import TERMINAL, ContactUpdated, EntryJoined, Run, State, Step, TagAdded, TagRemoved
@@ -93,21 +93,33 @@ NO_INPUT = SimulationInput()
 class LivePast(msgspec.Struct, frozen=True):
     """What was live of an automation, and what is known of a contact in it.
 
-    `changes`: since the first version. `past_entries`: those from before the backtest. `failures`: as in `Timeline`.
+    `changes`: since the first version. `past_entries`: those from before the backtest. `failures`, `moves`: as in
+    `Timeline`.
     """
 
     changes: tuple[LiveChange, ...]
     past_entries: PastEntries | None = None
     failures: Mapping[str, Sequence[RecordedFailure]] = {}
+    moves: Mapping[str, Sequence[PastMove]] = {}
+
+
+class ContactMerge(msgspec.Struct, frozen=True):
+    """A merge of `member_id` into another contact at a moment, and when it was undone."""
+
+    member_id: str
+    into_id: str
+    at: datetime
+    undone_at: datetime | None = None
 
 
 class MergedContact(msgspec.Struct, frozen=True):
-    """A contact that was merged into another one at a moment, and what `backtest` needs to know of it."""
+    """A contact that was one with another for a time, and what `backtest` needs to know of it.
+
+    `events`: those that were its own when they were stored.
+    """
 
     contact: ContactState
     events: Sequence[EventRecord]
-    into_id: str
-    at: datetime
     other_messages: Sequence[OtherMessage] = ()
     changes: Sequence[ValueChange] = ()
     past_entries: PastEntries | None = None
@@ -235,6 +247,7 @@ def backtest(
     changes: Sequence[ValueChange] = (),
     live: LivePast | None = None,
     merged: Sequence[MergedContact] = (),
+    merges: Sequence[ContactMerge] = (),
 ) -> Iterator[SimulatedEntry]:
     """Yield the contact's entries as they end, then those that are still open at the end of the backtest.
 
@@ -242,7 +255,7 @@ def backtest(
     left out. `other_messages`: the messages of other automations to the contact, in ascending order. `contact`: its
     values at the beginning. `changes`: those since then, as in `Timeline`. The contact begins without earlier entries.
     `live`: play what was live instead, as it happened; then only the id of the automation counts. `merged`: the
-    contacts that were merged into this one, or into one of them, and are played apart until then.
+    other contacts of these `merges`, which are played apart before each merge and after its undo.
     """
 
     def open_timeline(
@@ -252,9 +265,10 @@ def backtest(
         past_entries: PastEntries | None,
     ) -> Timeline:
         timeline = Timeline(automation.graph, contact, retries=retries, other_messages=other_messages, changes=changes)
-        timeline.is_merging = bool(merged)
+        timeline.members = {contact.id: past_entries} if merged else {}
         if live is not None:
             timeline.graph, timeline.past_entries, timeline.failures = None, past_entries, live.failures
+            timeline.moves = live.moves
             versions = [change.version for change in live.changes if change.version is not None]
             timeline.graphs = tuple({version.number: version.graph for version in versions}.values())
             timeline.changes = sorted((*changes, *live.changes), key=attrgetter("at", "event_id", "order"))
@@ -273,24 +287,42 @@ def backtest(
         return (walk.entry for walk in timeline.play(events, start, until) if walk.entry.run.state in TERMINAL)
 
     own_past = None if live is None else live.past_entries
-    timelines = {contact.id: open_timeline(contact, other_messages, changes, own_past)}
-    upcoming = {contact.id: events}
+    timeline = open_timeline(contact, other_messages, changes, own_past)
+    if not merged:
+        yield from play(timeline, events, until)
+        yield from timeline.open_entries()
+        return
+
+    timelines, absorbed = {contact.id: timeline}, dict[str, Timeline]()
+    own_events = {contact.id: [*events]}
+    played_until = {contact.id: EARLIEST}
+    moments = [(merge.at, False, merge) for merge in merges]
+    moments += [(merge.undone_at, True, merge) for merge in merges if merge.undone_at is not None]
     for item in merged:
-        timelines[item.contact.id] = open_timeline(item.contact, item.other_messages, item.changes, item.past_entries)
-        upcoming[item.contact.id] = item.events
-    for item in sorted(merged, key=attrgetter("at")):
-        if item.at >= until:
+        own_id = item.contact.id
+        timelines[own_id] = open_timeline(item.contact, item.other_messages, item.changes, item.past_entries)
+        own_events[own_id], played_until[own_id] = [*item.events], EARLIEST
+
+    def play_until(contact_id: str, end: datetime) -> Iterator[SimulatedEntry]:
+        timeline, since = timelines[contact_id], played_until[contact_id]
+        played_until[contact_id] = end
+        records = [event for own_id in timeline.members for event in own_events[own_id] if since <= event.at < end]
+        yield from play(timeline, sorted(records, key=attrgetter("at", "id")), end)
+
+    for at, is_undo, merge in sorted(moments, key=itemgetter(0)):
+        if at >= until:
             break
-        into_id = item.into_id if item.into_id in timelines else contact.id
-        rest: list[EventRecord] = []
-        for contact_id in (into_id, item.contact.id):
-            own = list(upcoming.pop(contact_id))
-            yield from play(timelines[contact_id], [event for event in own if event.at < item.at], item.at)
-            rest += (event for event in own if event.at >= item.at)
-        upcoming[into_id] = sorted(rest, key=attrgetter("at", "id"))
-        timelines[into_id].absorb(timelines.pop(item.contact.id), item.at)
+        own_id, into_id = merge.member_id, merge.into_id if merge.into_id in timelines else contact.id
+        yield from play_until(into_id, at)
+        if is_undo:
+            timelines[own_id], played_until[own_id] = absorbed.pop(own_id), at
+            timelines[into_id].separate(timelines[own_id], at)
+        else:
+            yield from play_until(own_id, at)
+            absorbed[own_id] = timelines.pop(own_id)
+            timelines[into_id].absorb(absorbed[own_id], at)
     for contact_id, timeline in timelines.items():
-        yield from play(timeline, upcoming[contact_id], until)
+        yield from play_until(contact_id, until)
         yield from timeline.open_entries()
 
 
@@ -402,7 +434,9 @@ def _start_entry(
     if not trigger.concerns(payload, contact.identifiers.wallet):
         return None
     run = Run(event.id, automation.id, since_id=event.id, event_id=event.id)
-    entry = SimulatedEntry(event, trigger.payload_of(payload, event.source), run, only_joins=only_joins)
+    entry = SimulatedEntry(
+        event, trigger.payload_of(payload, event.source), run, only_joins=only_joins, contact_id=contact.id
+    )
     if trigger.filters and not matches(trigger.filters, _trigger_context(entry, contact), event.at):
         return None
     return entry

@@ -7,11 +7,12 @@ count towards a cap, entries that keep others out. Every external effect is assu
 failure was recorded.
 
 Changes that something else made to the contact take effect at their moments, or with the event that they belong to; so
-do changes of what is live (`LiveChange`).
+do changes of what is live (`LiveChange`) and moves of entries to another version (`PastMove`).
 """
 
 import heapq
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -39,14 +40,16 @@ from workbench.language.contact import (
     apply_change,
     apply_event,
     merge_contacts,
+    separate_contacts,
 )
 from workbench.language.decision import Decision, Failure
 from workbench.language.event import Identifiers
 from workbench.language.facts import CollectingEntry, ContactHistory, Facts, LaterEvent
 from workbench.language.filter import matches
 from workbench.language.graph import Graph
-from workbench.language.live import LiveChange
-from workbench.language.run import JOINED, TERMINAL, EntryJoined, Run, State, Step
+from workbench.language.live import LiveChange, PastMove
+from workbench.language.moves import predict, steps_before
+from workbench.language.run import JOINED, TERMINAL, EntryJoined, Run, State, Step, counts_towards_cap
 
 MAX_ARRIVALS = 1_000  # the newest later events that an entry can read, as in the engine
 NO_HISTORY = ContactHistory()
@@ -80,8 +83,8 @@ class SimulatedEntry(msgspec.Struct):
 
     An entry that is still open at the end of the timeline has a state that is not terminal. `joined`: the events that
     joined it. `only_joins`: it is dropped, unless it joins another entry; then only that one has a record of it.
-    `graph`, `version`: of the version that it started with; the timeline sets them. `failures`: the number of its
-    steps that failed.
+    `graph`, `version`: of the version that it runs; the timeline sets them. `failures`: the number of its steps that
+    failed. `contact_id`: the contact that it started for.
     """
 
     event: EventRecord
@@ -94,6 +97,23 @@ class SimulatedEntry(msgspec.Struct):
     graph: Graph | None = None
     version: int | None = None
     failures: int = 0
+    contact_id: str = ""
+
+    @property
+    def has_entered(self) -> bool:
+        """Whether it counts for reentry: a refused entry has no step (see `ContactHistory.entered_at`)."""
+        return self.run.step > 0 or self.run.state is State.DEAD or self.run.state not in TERMINAL
+
+    @property
+    def messages_at(self) -> list[datetime]:
+        """The times of its messages that count towards a frequency cap."""
+        return [
+            decision.step.at
+            for decision in self.decisions
+            if decision.step is not None
+            for effect in decision.effects
+            if counts_towards_cap(effect)
+        ]
 
     @property
     def steps(self) -> list[Step]:
@@ -154,13 +174,24 @@ class PastEntries(msgspec.Struct, frozen=True):
     ended_at: datetime | None
 
 
+def latest_entries(entries: Iterable[PastEntries | None]) -> PastEntries | None:
+    """Return the past entries of several contacts as those of one; None: there are none."""
+    past = [item for item in entries if item is not None]
+    if not past:
+        return None
+    ends = [item.ended_at for item in past if item.ended_at is not None]
+    return PastEntries(max(item.entered_at for item in past), max(ends) if len(ends) == len(past) else None)
+
+
 class Timeline(msgspec.Struct):
     """A contact and its entries in one automation; `play` runs it up to a moment, from where it may go on.
 
     `past`: what the contact did before. `owners`: as in `apply_event`. `other_messages`: in ascending order. `changes`:
     those that something else than these entries makes to the contact, ordered by (at, event_id, order). `failures`: the
-    failed steps that were recorded, in order, by the event that started the entry. `graphs`: of all versions.
-    `is_merging`: it absorbs another timeline, or is absorbed, so events count for entries that are not on it yet.
+    failed steps that were recorded, in order, by the event that started the entry; `moves`: those of the entry.
+    `graphs`: of all versions.
+    `members`: its contacts, with their `past_entries`, if it absorbs another timeline or is absorbed. Then events
+    count for entries that are not on it yet.
     """
 
     graph: Graph | None
@@ -170,12 +201,13 @@ class Timeline(msgspec.Struct):
     report_bug: ReportBug = ignore_bug
     owners: Mapping[IdentifierKey, str] = {}
     other_messages: Sequence[OtherMessage] = ()
-    changes: Sequence[ValueChange | LiveChange] = ()
+    changes: Sequence[ValueChange | LiveChange | PastMove] = ()
     past_entries: PastEntries | None = None
     failures: Mapping[str, Sequence[RecordedFailure]] = {}
+    moves: Mapping[str, Sequence[PastMove]] = {}
     graphs: tuple[Graph, ...] = ()
     live: LiveChange | None = None  # None: `graph` is live
-    is_merging: bool = False
+    members: dict[str, PastEntries | None] = {}
     _applied_changes: int = 0  # the number of changes that took effect
     _open: dict[int, SimulatedEntry] = {}  # by the number of the entry
     _due: list[tuple[datetime, int]] = []  # a heap, ordered by time and then by the number of the entry
@@ -183,6 +215,8 @@ class Timeline(msgspec.Struct):
     _sent_at: list[datetime] = []
     _started_at: list[datetime] = []
     _entered_at: datetime | None = None
+    _entries: list[SimulatedEntry] = []  # all of them, if there are `members`
+    _kept_before: ContactState | None = None  # the contact that absorbed this one, before
 
     def play(self, events: Iterable[EventRecord], start: StartEntry, until: datetime) -> Iterator[Walk]:
         """Yield every walk of every entry, until all have ended or the next one is due at `until` or later.
@@ -199,29 +233,31 @@ class Timeline(msgspec.Struct):
                 self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
             if self._applied_changes < len(self.changes):
                 self._apply_with(event, ChangeOrder.BEFORE_WAKING)
-            if (self._open or self.is_merging) and event.source is None:
+            if (self._open or self.members) and event.source is None:
                 yield from self._wake_entries(event, before)
             if self._applied_changes < len(self.changes):
                 self._wake_followers(self._apply_with(event, ChangeOrder.BEFORE_START), event.at)
             entry = start(event)
             if entry is not None:
-                if not self._open and not self.is_merging:
+                if not self._open and not self.members:
                     self._arrivals.clear()
                 entry.graph = self.graph
                 if self.live is not None and self.live.version is not None:
                     entry.version = self.live.version.number
                 entry.required = required_facts(self.graph, entry.run)
+                if self.members:
+                    self._entries.append(entry)
                 if entry.only_joins:
                     decision = advance(self.graph, entry.run.claimed(), self._facts(entry, event.at, None), event.at)
                     self._join(entry, decision, event.at)
                     continue
+                self._expect_moves(entry, event.at)
                 first_walk = self._process(len(self._started_at), entry, event.at)
                 run = entry.run
                 # After the entry has run, so that its own loop guard does not count it.
                 if run.outcome != JOINED:
                     self._started_at.append(event.at)
-                # A refused entry has no step and does not count for reentry (see `ContactHistory.entered_at`).
-                if run.step or run.state is State.DEAD or run.state not in TERMINAL:
+                if entry.has_entered:
                     self._entered_at = event.at
                 yield first_walk
         yield from self._apply_changes(until, "")
@@ -238,9 +274,41 @@ class Timeline(msgspec.Struct):
         Both have been played until `at`. As in the engine, the merge makes entries due that something can wake.
         """
         before, self.contact = self.contact, merge_contacts(self.contact, other.contact)
-        entries = sorted(
-            [*self._open.values(), *other._open.values()], key=lambda entry: (entry.event.at, entry.event.id)
-        )
+        other._kept_before = before
+        self.members |= other.members
+        self.other_messages = sorted([*self.other_messages, *other.other_messages])
+        self._arrivals = sorted([*self._arrivals, *other._arrivals], key=lambda arrival: (arrival.at, arrival.id or ""))
+        self._entries += other._entries
+        for entry in other.open_entries():
+            self._expect_moves(entry, at)
+        self._continue_with([*self.open_entries(), *other.open_entries()], at)
+        self._wake_followers(before, at)
+
+    def separate(self, other: "Timeline", at: datetime) -> None:
+        """Give back what `absorb` took from a timeline, which goes on from here, as after the undo of a merge.
+
+        What the kept contact did since the merge stays with it. The undo makes entries of both due, like the merge.
+        """
+        assert other._kept_before is not None, "it was absorbed"
+        other._skip_changes(at)
+        before, self.contact = self.contact, separate_contacts(self.contact, other.contact, other._kept_before)
+        self.members = {
+            contact_id: past for contact_id, past in self.members.items() if contact_id not in other.members
+        }
+        taken = Counter(other.other_messages)
+        self.other_messages = sorted((Counter(self.other_messages) - taken).elements())
+        arrived = {arrival.id for arrival in other._arrivals}
+        self._arrivals = [arrival for arrival in self._arrivals if arrival.id not in arrived]
+        entries, open_entries = self._entries, self.open_entries()
+        for timeline in (self, other):
+            timeline._entries = [entry for entry in entries if entry.contact_id in timeline.members]
+            timeline._continue_with([entry for entry in open_entries if entry.contact_id in timeline.members], at)
+        for entry in other.open_entries():
+            other._expect_moves(entry, at)
+        self._wake_followers(before, at)
+
+    def _continue_with(self, entries: list[SimulatedEntry], at: datetime) -> None:
+        """Continue with these open entries, and with the past of all entries of the contacts that it has now."""
         for entry in entries:
             run, required = entry.run, entry.required
             node = None if entry.graph is None or run.node_id is None else entry.graph.by_id.get(run.node_id)
@@ -248,23 +316,25 @@ class Timeline(msgspec.Struct):
             is_woken = required.later_events or required.attributes or collects
             if run.state is State.WAITING and is_woken and run.due_at is not None and run.due_at > at:
                 entry.run = msgspec.structs.replace(run, due_at=at)
-        self._open = dict(enumerate(entries))  # older entries before younger ones; entries to come have higher numbers
-        self._due = [(run.due_at, number) for number, run in self._open_runs() if run.due_at is not None]
+        # Older entries come before younger ones; entries to come have higher numbers.
+        self._open = dict(enumerate(sorted(entries, key=lambda entry: (entry.event.at, entry.event.id))))
+        self._due = [(entry.run.due_at, number) for number, entry in self._open.items() if entry.run.due_at is not None]
         heapq.heapify(self._due)
-        self._arrivals = sorted([*self._arrivals, *other._arrivals], key=lambda arrival: (arrival.at, arrival.id or ""))
-        self._sent_at = sorted([*self._sent_at, *other._sent_at])
-        self._started_at = sorted([*self._started_at, *other._started_at])
-        self._entered_at = max(filter(None, (self._entered_at, other._entered_at)), default=None)
-        self.other_messages = sorted([*self.other_messages, *other.other_messages])
-        past = [entries for entries in (self.past_entries, other.past_entries) if entries is not None]
-        if past:
-            ends = [entries.ended_at for entries in past if entries.ended_at is not None]
-            ended_at = max(ends) if len(ends) == len(past) else None
-            self.past_entries = PastEntries(max(entries.entered_at for entries in past), ended_at)
-        self._wake_followers(before, at)
+        started = [entry for entry in self._entries if entry.run.outcome != JOINED or entry.run.step]
+        self._started_at = sorted(entry.event.at for entry in started)
+        self._entered_at = max((entry.event.at for entry in started if entry.has_entered), default=None)
+        self._sent_at = sorted(at for entry in started for at in entry.messages_at)
+        self.past_entries = latest_entries(self.members.values())
 
-    def _open_runs(self) -> Iterator[tuple[int, Run]]:
-        return ((number, entry.run) for number, entry in self._open.items())
+    def _skip_changes(self, before: datetime) -> None:
+        """Take over the changes before a moment whose entries were played on another timeline."""
+        while self._applied_changes < len(self.changes) and self.changes[self._applied_changes].at < before:
+            change = self.changes[self._applied_changes]
+            self._applied_changes += 1
+            if isinstance(change, LiveChange):
+                self.live, self.graph = change, None if change.version is None else change.version.graph
+            elif isinstance(change, ValueChange):
+                self.contact = apply_change(self.contact, change)
 
     def _apply_changes(self, before: datetime, event_id: str) -> Iterator[Walk]:
         """Apply the changes before an event. What is due earlier is processed first."""
@@ -278,6 +348,9 @@ class Timeline(msgspec.Struct):
             if isinstance(change, LiveChange):
                 yield from self._change_live(change)
                 continue
+            if isinstance(change, PastMove):
+                self._move(change)
+                continue
             earlier, self.contact = self.contact, apply_change(self.contact, change)
             self._wake_followers(earlier, change.at)
 
@@ -287,7 +360,7 @@ class Timeline(msgspec.Struct):
         while self._applied_changes < len(self.changes):
             change = self.changes[self._applied_changes]
             is_later = (change.at, change.event_id, change.order) > (event.at, event.id, order)
-            if is_later or isinstance(change, LiveChange):
+            if is_later or not isinstance(change, ValueChange):
                 break
             self._applied_changes += 1
             self.contact = apply_change(self.contact, change)
@@ -311,9 +384,38 @@ class Timeline(msgspec.Struct):
                 self._open.pop(number)
                 yield Walk(entry, run, self._facts(entry, change.at, None), change.at, [Decision(entry.run)], None)
 
+    def _expect_moves(self, entry: SimulatedEntry, since: datetime) -> None:
+        """Add the moves of an entry from `since` on to the changes that are still to come."""
+        if moves := [move for move in self.moves.get(entry.event.id, ()) if move.at >= since]:
+            rest = self.changes[self._applied_changes :]
+            self.changes = sorted([*rest, *moves], key=attrgetter("at", "event_id", "order"))
+            self._applied_changes = 0
+
+    def _move(self, move: PastMove) -> None:
+        """Let an entry continue on another version, as in the engine (docs/decisions/0076), if it is where it was."""
+        for number, entry in self._open.items():
+            run = entry.run
+            if entry.event.id != move.entry_event_id or run.state not in (State.WAITING, State.PAUSED):
+                continue
+            if (entry.version, run.node_id) != (move.from_version, move.from_node_id):
+                continue
+            graph, node_id = move.version.graph, move.node_id
+            moved = msgspec.structs.replace(run, node_id=node_id, step=steps_before(graph, node_id, run.step))
+            required, entry.required = entry.required, required_facts(graph, moved)
+            facts = msgspec.structs.replace(self._facts(entry, move.at, None), paused=False)
+            prediction = predict(graph, moved.claimed(), facts, move.at)
+            if isinstance(prediction, str):  # the contact differs from the one that the engine saw
+                entry.required = required
+                continue
+            due_at = prediction.run.due_at or move.at
+            entry.run = msgspec.structs.replace(moved, due_at=due_at)
+            entry.graph, entry.version = graph, move.version.number
+            if run.state is State.WAITING:
+                heapq.heappush(self._due, (due_at, number))
+
     def _wake_followers(self, before: ContactState, now: datetime, except_number: int | None = None) -> None:
         """Make entries due that follow an attribute that has changed, as `record` of the engine does."""
-        if changed := self._changed_attributes(before):
+        if self._open and (changed := self._changed_attributes(before)):
             for number, entry in self._open.items():
                 is_waiting = number != except_number and entry.run.state is State.WAITING
                 if is_waiting and not changed.isdisjoint(entry.required.attributes):
@@ -339,7 +441,7 @@ class Timeline(msgspec.Struct):
         filters = [alternative for graph in graphs for alternative in graph.awaited[event.name]]
         # Most stored events pass no filter; an event that can never pass one wakes no entry.
         steadily = not changed and is_stored and all(graph.awaits_steadily for graph in graphs)
-        if steadily and all(filters) and not self.is_merging:
+        if steadily and all(filters) and not self.members:
             context = Facts(arrival.event, arrival.sent, arrival.payload, self.contact).context
             if not any(matches(alternative, context, event.at) for alternative in filters):
                 return
