@@ -23,7 +23,7 @@ from tests.fidelity.stage import Observer, PlayedEvent, PlayedWorld, Stage, Star
 from tests.fidelity.worlds import PERIOD, SentEvent, World
 from workbench.backtest.result import BacktestLabel
 from workbench.backtest.run import BacktestRequest, run
-from workbench.backtest.simulate_bucket import AutomationPayload
+from workbench.backtest.simulate_bucket import AutomationPayload, LivePayload
 from workbench.language.codec import encode
 from workbench.language.event import Event, read_event
 from workbench.language.explain import ExplanationView
@@ -126,7 +126,11 @@ class Comparison:
         self.expect("trial: matched", simulated.matched, entry is not None, where)
         if entry is None or limits.others_come_first(played, entry):
             return
-        if limits.others_interfere(played, entry) or limits.is_disturbed(played, entry):
+        if (
+            limits.others_interfere(played, entry)
+            or limits.is_disturbed(played, entry)
+            or limits.is_erased(played, entry)
+        ):
             recorded = [step for step in entry.steps if step[4] <= event.at]
             self.expect("trial of one moment", steps_of(simulated.steps), recorded, where)
             return
@@ -143,7 +147,7 @@ class Comparison:
         stage, played = self._stage, self._played
         reader = ExplainReader(stage.author, stage.show)
         for number, automation_id in enumerate(played.automation_ids):
-            for contact_id in {event.contact_id for event in played.events}:
+            for contact_id in {event.contact_id for event in played.events} - played.erased:
                 body = ExplainBody(automation_id)
                 view = await explain.explain(stage.bench.database, reader, contact_id, automation_id, body)
                 assert isinstance(view, ExplainedView), view
@@ -173,7 +177,11 @@ class Comparison:
         if not played.world.in_notebook:
             return
         for number in range(len(played.world.automations)):
-            own = [entry for entry in played.entries if entry.automation_id == played.automation_ids[number]]
+            own = [
+                entry
+                for entry in played.entries
+                if entry.automation_id == played.automation_ids[number] and not limits.is_erased(played, entry)
+            ]
             if own:
                 await self._compare_backtest(number, own)
 
@@ -184,7 +192,12 @@ class Comparison:
         payload = AutomationPayload(automation_id, world.automations[number].trigger, played.graphs[number])
         request = BacktestRequest({"since": world.begin, "until": world.begin + PERIOD}, processes=0)
         label = BacktestLabel("a", saved=True)
-        result = await asyncio.to_thread(run, self._stage.connection, label, (payload,), automation_id, request)
+        versions = played.versions.get(number)
+        live = None if versions is None else LivePayload(tuple(versions), (), "live")
+        arguments = self._stage.connection, label, (payload,), automation_id, request, live
+        result = await asyncio.to_thread(run, *arguments)
+        if live is not None:
+            self.expect("backtest: differences", result.differences().rows(), [], where)
         steps: dict[str, list[tuple[Any, ...]]] = {}
         for row in result.frame().iter_rows(named=True):
             steps.setdefault(row["entry"], []).append((row["node"], row["outcome"], row["handle"], row["at"]))

@@ -45,3 +45,8 @@ def others_interfere(played: PlayedWorld, entry: StartedEntry) -> bool:
 def is_disturbed(played: PlayedWorld, entry: StartedEntry) -> bool:
     """A trial knows the later events of its contact, but no other changes: by persons, merges, and other contacts."""
     return any(entry.created_at < at <= entry.last_at for at in played.disturbed.get(entry.contact_id, ()))
+
+
+def is_erased(played: PlayedWorld, entry: StartedEntry) -> bool:
+    """The erasure of a contact ends its entries and empties its messages; backtests leave it out."""
+    return entry.contact_id in played.erased

@@ -14,57 +14,69 @@ import msgspec
 import pytest
 
 from api import clock as api_clock
+from api.automations import moves
 from api.automations.automations import Author, Refusal
 from api.automations.pins import pin
 from api.automations.trial import PreparedTrial
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us, uuid7
-from api.contacts import contacts, merge, preferences
+from api.contacts import contacts, erase, merge, preferences
 from api.crypto import EmailDisplay
 from api.engine import facts
 from api.ingest.match import Triggers
 from api.ingest.parse import DryRun, EventReader
 from api.ingest.starts import find_starter
-from api.ingest.store import store_batch
+from api.ingest.store import prepare, store_batch, store_history
 from api.segments import broadcasts
 from api.segments.broadcasts import BroadcastBody
 from api.store.broadcasts import BroadcastRow
 from api.store.changes import note_entered, note_left
 from api.store.contacts import find_contact_state, find_contact_states
 from api.store.database import transaction_offset
+from api.store.query import run
 from api.store.segments import SegmentKey, drop_members
 from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock
 from tests.engine.killing import KilledEngines
+from tests.engine.moving import edit, plan_move, services
 from tests.fidelity.worlds import (
     PERIOD,
     SEGMENT,
     Action,
     Automation,
     Change,
+    Erasure,
+    Import,
     Merge,
+    MoveBack,
+    Publication,
     SegmentMove,
     SentBroadcast,
     SentEvent,
+    Undo,
     World,
 )
 from tests.language.strategies import SNIPPETS
+from workbench.backtest.simulate_bucket import AutomationPayload, VersionPayload
 from workbench.connection import Connection
 from workbench.language import advance, timeline
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
+from workbench.language.cron import Cron
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.explain import ExplanationView
 from workbench.language.run import TERMINAL, State
+from workbench.language.simulate import EARLIEST
 from workbench.language.starts import SegmentChange, StartSource, StartType
+from workbench.language.trigger import Trigger, read_trigger
 
 LOOP_LIMIT = 1  # instead of 100, so that two entries within a minute are enough for the loop guard
 LAST_RUNS = timedelta(minutes=5)
 # What a world leaves behind, children first
 TABLES = (
-    "entry_steps", "entry_transitions", "message_outcomes", "messages", "entries", "starts", "broadcasts", "events",
-    "idempotency_keys", "idempotency_mismatches", "dry_runs", "identity_conflicts", "identities", "consents",
-    "suppressions", "segment_members", "contact_changes", "contact_merges", "contacts", "audit_log",
-    "automation_versions", "automations", "late_events",
+    "entry_moves", "moves", "schedules", "entry_steps", "entry_transitions", "message_outcomes", "messages", "entries",
+    "starts", "broadcasts", "events", "idempotency_keys", "idempotency_mismatches", "dry_runs", "identity_conflicts",
+    "identities", "consents", "suppressions", "segment_members", "contact_changes", "contact_merges", "erasures",
+    "erased_wallets", "contacts", "audit_log", "automation_versions", "automations", "late_events",
 )  # fmt: skip
 
 
@@ -108,7 +120,7 @@ class PlayedEvent(msgspec.Struct):
 
 
 class PlayedWorld(msgspec.Struct):
-    """What happened in a world."""
+    """What happened in a world. `graphs`: of the first version of each automation."""
 
     world: World
     automation_ids: list[str]
@@ -117,7 +129,16 @@ class PlayedWorld(msgspec.Struct):
     entries: list[StartedEntry] = []
     previews: list[tuple[int, int]] = []  # contacts of a preview, and entries of the broadcast
     killed: int = 0
+    versions: dict[int, list[VersionPayload]] = {}  # of automations that were published again
+    erased: set[str] = set()
     disturbed: dict[str, list[datetime]] = {}  # by contact: when something other than its events changed it
+
+
+class ScheduledRun(msgspec.Struct, frozen=True):
+    """A run of the automation that starts by a schedule."""
+
+    at: int
+    to_segment: bool
 
 
 class SeededBits:
@@ -208,7 +229,7 @@ class Stage:
         """Let everything happen at its time, and run the engines when entries are due. `late`: only at the end."""
         world, clock = played.world, self.bench.clock
         start = clock.ahead
-        end, remaining = start + PERIOD, list(world.actions)
+        end, remaining = start + PERIOD, with_runs(world)
         while True:
             ((due_at,),) = await self.bench.fetch(
                 "SELECT min(CASE state WHEN 'running' THEN lease_until ELSE due_at END) FROM entries"
@@ -216,11 +237,11 @@ class Stage:
             )
             due = timedelta.max if due_at is None else due_at - from_us(0)
             if remaining and (world.late or start + timedelta(seconds=remaining[0].at) <= due):
-                position = len(world.actions) - len(remaining)
                 action = remaining.pop(0)
                 batch = [action]
                 while remaining and remaining[0].at == action.at:
                     batch.append(remaining.pop(0))
+                position = sum(earlier.at < action.at for earlier in world.actions)
                 clock.ahead = max(clock.ahead, start + timedelta(seconds=action.at))
                 if isinstance(action, SentEvent):
                     await self._send(batch, position, played, observer)
@@ -259,7 +280,9 @@ class Stage:
                 self._disturb(played, owner, now_owned[key])
         played.events += events
 
-    async def _perform(self, action: Action, position: int, played: PlayedWorld, observer: "Observer") -> None:
+    async def _perform(
+        self, action: Action | ScheduledRun, position: int, played: PlayedWorld, observer: "Observer"
+    ) -> None:
         bench = self.bench
         match action:
             case SentBroadcast(to_segment=to_segment):
@@ -275,6 +298,30 @@ class Stage:
                     merged = await merge.merge(bench.database, self.author, merge.Pair(kept, gone), self.show)
                     assert not isinstance(merged, Refusal) or merged.reason == "conflict", merged
                     self._disturb(played, kept, gone)
+                    await self._settle()
+            case Import():
+                await self._import(action, played)
+            case Undo():
+                rows = await bench.fetch(
+                    "SELECT id::text FROM contact_merges WHERE undone_at IS NULL ORDER BY created_at DESC LIMIT 1"
+                )
+                for (merge_id,) in rows:
+                    undone = await merge.undo(bench.database, self.author, merge_id)
+                    if isinstance(undone, merge.UndoneView):
+                        self._disturb(played, undone.keep, undone.absorbed)
+                        await self._settle()
+            case Erasure():
+                contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
+                if contact_id is not None:
+                    erased = await erase.erase(bench.database, self.author, contact_id)
+                    assert isinstance(erased, erase.ErasedView), erased
+                    played.erased.add(contact_id)
+            case Publication():
+                await self._publish_again(action, played)
+            case MoveBack():
+                await self._move_back(action, played)
+            case ScheduledRun():
+                await self._run_schedule(action, position, played, observer)
             case Change():
                 contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
                 if contact_id is not None:
@@ -286,6 +333,84 @@ class Stage:
                     self._disturb(played, contact_id)
                     kind: SegmentChange = "segment_entered" if action.enters else "segment_left"
                     await self._start(kind, contact_id, position, played, observer)
+
+    async def _import(self, action: Import, played: PlayedWorld) -> None:
+        bench, sent = self.bench, played.world.contacts[action.contact].identifiers
+        body = encode({"event": "noticed", "contact": sent, "attributes": action.attributes})
+        event = EventReader(bench.clock, "n").read(bench.org_id, self.show.keys, body, False)
+        assert not isinstance(event, tuple), event
+        async with bench.database.transaction() as tx:
+            now = self.author.now
+            stored = await store_history(tx, bench.org_id, prepare([event], now), now)
+            await run(tx, *stored.writes)
+        contact_id = await self._find_contact(sent)
+        assert contact_id is not None
+        self._disturb(played, contact_id)
+
+    async def _settle(self) -> None:
+        """Let the job run that comes a minute after a merge or its undo."""
+        bench = self.bench
+        await merge.settle_due(bench.database, bench.clock.now() + merge.SETTLE_DELAY)
+
+    async def _publish_again(self, action: Publication, played: PlayedWorld) -> None:
+        """Publish another version; without a move if its mapping names steps that no entry can be at."""
+        bench, automation_id = self.bench, played.automation_ids[action.automation]
+        graph = {key: value for key, value in action.graph.items() if key != "snippets"}
+        await edit(bench, automation_id, graph)
+        planned = await plan_move(bench, automation_id, action.mode)
+        if isinstance(planned, Refusal):
+            planned = await plan_move(bench, automation_id, "none")
+        if isinstance(planned, Refusal):
+            return
+        await moves.complete(services(bench), bench.org_id, automation_id, planned)
+        await self._disturb_moved(played)
+        first = played.world.automations[action.automation]
+        payload = AutomationPayload(automation_id, first.trigger, played.graphs[action.automation])
+        played.versions[action.automation] = [VersionPayload(EARLIEST, 1, payload)]
+        rows = await bench.fetch(
+            "SELECT published_at, version, graph::text FROM automation_versions"
+            " WHERE automation_id = %s AND version > 1 ORDER BY version",
+            automation_id,
+        )
+        for at, version, written in rows:
+            payload = AutomationPayload(automation_id, first.trigger, decode(written.encode()))
+            played.versions[action.automation].append(VersionPayload(at, version, payload))
+
+    async def _move_back(self, action: MoveBack, played: PlayedWorld) -> None:
+        bench, automation_id = self.bench, played.automation_ids[action.automation]
+        rows = await bench.fetch(
+            "SELECT id::text FROM moves WHERE automation_id = %s ORDER BY id DESC LIMIT 1", automation_id
+        )
+        for (move_id,) in rows:
+            undone = await moves.undo(services(bench), self.author, automation_id, move_id)
+            assert not isinstance(undone, Refusal), undone
+            await self._disturb_moved(played)
+
+    async def _disturb_moved(self, played: PlayedWorld) -> None:
+        rows = await self.bench.fetch(
+            "SELECT e.contact_id::text FROM entry_moves m JOIN entries e ON e.org_id = m.org_id AND e.id = m.entry_id"
+            " WHERE %s IN (m.moved_at, m.moved_back_at)",
+            self.bench.clock.now(),
+        )
+        self._disturb(played, *(contact_id for (contact_id,) in rows))
+
+    async def _run_schedule(
+        self, planned: ScheduledRun, position: int, played: PlayedWorld, observer: "Observer"
+    ) -> None:
+        bench = self.bench
+        if planned.to_segment:
+            rows = await bench.fetch("SELECT contact_id::text FROM segment_members WHERE org_id = %s", bench.org_id)
+        else:
+            rows = await bench.fetch("SELECT id::text FROM contacts WHERE merged_into IS NULL AND erased_at IS NULL")
+        starts = [
+            await self._described_start("schedule", contact_id, position, planned.to_segment) for (contact_id,) in rows
+        ]
+        for start in starts:
+            await observer.before(self, played, start)
+        await broadcasts.plan_runs(bench.database, bench.clock)
+        await broadcasts.start_due(bench.database, bench.clock)
+        await broadcasts.send_due(bench.database, bench.clock)
+        await self._find_starts(played, starts)
 
     async def _start(
         self, kind: SegmentChange, contact_id: str, position: int, played: PlayedWorld, observer: "Observer"
@@ -418,7 +543,8 @@ class Stage:
             " ORDER BY entry_id, claim, step"
         )
         sent = await self.bench.fetch(
-            "SELECT entry_id::text, node_id, body FROM messages WHERE status IN ('sent', 'delivered')"
+            "SELECT entry_id::text, node_id, body FROM messages"
+            " WHERE status IN ('sent', 'delivered') AND body IS NOT NULL"  # those of erased contacts are empty
         )
         entries = {row[0]: StartedEntry(*row, [], []) for row in rows}
         for entry_id, node_id, outcome, handle, attempt, at, step, claim in steps:
@@ -429,6 +555,22 @@ class Stage:
         for entry in entries.values():
             entry.texts.sort()
         return [*entries.values()]
+
+
+def with_runs(world: World) -> list[Action | ScheduledRun]:
+    """Return the actions of a world and the runs of its schedules, in order of time."""
+    runs: list[ScheduledRun] = []
+    for automation in world.automations:
+        trigger = read_trigger(automation.trigger)
+        if isinstance(trigger, Trigger) and isinstance(trigger.source, StartSource):
+            cron = trigger.source.times() if trigger.source.type == "schedule" else None
+            for time in () if not isinstance(cron, Cron) else cron.times_after(world.begin):
+                if time >= world.begin + PERIOD:
+                    break
+                runs.append(
+                    ScheduledRun((time - world.begin) // timedelta(seconds=1), trigger.source.segment is not None)
+                )
+    return sorted([*world.actions, *runs], key=lambda action: action.at)
 
 
 def identifiers_of(sent: dict[str, str]) -> Identifiers:

@@ -25,10 +25,15 @@ from tests.fidelity.worlds import (
     Automation,
     Change,
     Contact,
+    Erasure,
+    Import,
     Merge,
+    MoveBack,
+    Publication,
     SegmentMove,
     SentBroadcast,
     SentEvent,
+    Undo,
     World,
 )
 from workbench.backtest import run as notebook
@@ -37,10 +42,11 @@ from workbench.language.facts import ContactHistory
 from workbench.language.timeline import Timeline
 
 ANN, BOB = IDENTIFIERS
-WALLET = {"walletAddress": ANN["walletAddress"]}
+WALLET, EMAIL = {"walletAddress": ANN["walletAddress"]}, {"email": BOB["email"]}
 HI = {"type": "send_inapp", "data": {"title": "Hi", "body": "{{ size | default(0) }}"}}
 HOOK = {"type": "send_webhook", "data": {"url": "https://a.co"}}
 MAIL = {"type": "send_email", "data": {"subject": "Hi", "body": "there"}}
+NEWS = {"type": "send_inapp", "data": {"title": "Hi", "body": "there", "topic": "news"}}
 WAIT = {"type": "wait_for_event", "data": {"event": "paid", "timeoutSeconds": 86_400}}
 DELAY = {"type": "delay", "data": {"seconds": 3_600}}
 
@@ -117,6 +123,34 @@ MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
         ),
         world(path({"type": "collect", "data": {"until": "09:00"}}, HI), deposit(0), deposit(75), zone="Europe/Zurich"),
         world(path(DELAY, HI, quietHours={"from": "10:00", "to": "18:00"}), deposit(0), zone="America/New_York"),
+        world(  # entries of both wait; the kept contact gets an event before the undo, the other one after it
+            path(WAIT, PRINT, HI, reentry={"policy": "not_while_running"}),
+            *(deposit(0, WALLET), deposit(20, EMAIL), Merge(33, 0, 1), deposit(75, EMAIL, event="paid"), Undo(4_507)),
+            *(deposit(90_045, WALLET), deposit(90_061, EMAIL), deposit(95_203, EMAIL, event="paid")),
+            contacts=(Contact(WALLET, {"plan": "pro"}, ("a",)), Contact(EMAIL, {"size": 2}, ("vip",), ("inapp",))),
+        ),
+        world(  # topics and closed channels of both count until the undo
+            path(DELAY, NEWS, MAIL),
+            *(deposit(0, WALLET), Merge(33, 1, 0), deposit(41, EMAIL), Undo(4_507), deposit(90_045, WALLET)),
+            contacts=(Contact(WALLET, {}, topics={"news": False}), Contact(EMAIL, {}, topics={"news": True})),
+        ),
+        world(  # moved while it waits, and moved back in time for the step of its first version
+            path(DELAY, HI),
+            *(deposit(0), Publication(20, 0, path(DELAY, MAIL).graph, "safe"), deposit(33), MoveBack(75, 0)),
+        ),
+        world(
+            path(WAIT, HI),
+            *(deposit(0), deposit(20, WALLET), Publication(33, 0, path(DELAY, MAIL).graph, {"n1": "n1"})),
+            *(deposit(75, event="paid"), Erasure(4_507, 0), deposit(90_045)),
+        ),
+        world(
+            path(DELAY, UPDATE, HI), deposit(0, amount=1), Import(20, 0, {"zz": 2, "size": 3}), deposit(33, amount=4)
+        ),
+        world(
+            path(DELAY, HI, trigger={"type": "schedule", "cron": "17 5 */3 * *", "segment": "vip"}),
+            *(SegmentMove(20, 0, enters=False), SegmentMove(261_007, 1, enters=False)),
+            contacts=MEMBERS,
+        ),
     ],
 )
 async def test_the_interpreters_agree_on_these_worlds(stage: Stage, played: World) -> None:

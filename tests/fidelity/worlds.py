@@ -11,15 +11,18 @@ import msgspec
 from hypothesis import strategies as st
 
 from tests.engine.killing import KILLS, Kill
+from tests.engine.test_as_predicted import next_versions, waiting_paths
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, TAGS, WHERES, graph_of, sound_graphs
 from tests.language.strategies import filters as filter_lists
+from workbench.language.moves import MoveMode
 
 PERIOD = timedelta(days=9)
 # Clocks are set forward on 29 March in Europe and on 8 March in America.
 STARTS = ("2026-03-24T09:30:00+00:00", "2026-03-05T23:58:00+00:00", "2026-02-10T04:00:00+00:00")
 # No sum of delays equals a difference of these, so two entries are rarely due at the same time.
 OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 261_007, 500_025)
+UNDO_OFFSETS = (41, 4_507, 95_203, 300_011)
 NAMES = ("deposit", "deposit", "deposit", *EVENTS)
 SEGMENT = "vip"
 
@@ -64,12 +67,49 @@ class Change(msgspec.Struct, frozen=True):
     channels: dict[str, bool] = {}
 
 
+class Import(msgspec.Struct, frozen=True):
+    """A file of history is imported that has an event with attributes of a contact at this moment."""
+
+    at: int
+    contact: int
+    attributes: dict[str, Any]
+
+
 class Merge(msgspec.Struct, frozen=True):
     """A person merges two contacts, if both exist."""
 
     at: int
     keep: int
     absorbed: int
+
+
+class Undo(msgspec.Struct, frozen=True):
+    """A person undoes the latest merge that stands."""
+
+    at: int
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """A person erases a contact."""
+
+    at: int
+    contact: int
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """A person publishes another version of an automation; `mode`: how waiting entries are moved to it."""
+
+    at: int
+    automation: int
+    graph: dict[str, Any]
+    mode: MoveMode
+
+
+class MoveBack(msgspec.Struct, frozen=True):
+    """A person moves the entries of the latest move of an automation back."""
+
+    at: int
+    automation: int
 
 
 class SegmentMove(msgspec.Struct, frozen=True):
@@ -87,7 +127,9 @@ class SentBroadcast(msgspec.Struct, frozen=True):
     to_segment: bool
 
 
-Action: TypeAlias = SentEvent | Change | Merge | SegmentMove | SentBroadcast
+Action: TypeAlias = (
+    SentEvent | Change | Import | Merge | Undo | Erasure | Publication | MoveBack | SegmentMove | SentBroadcast
+)
 
 
 class Automation(msgspec.Struct, frozen=True):
@@ -170,6 +212,8 @@ START_TRIGGERS = st.sampled_from(
         {"type": "segment_left", "segment": SEGMENT},
         {"type": "broadcast"},
         {"type": "segment_entered", "segment": SEGMENT, "where": "contact.plan == 'pro' or email is defined"},
+        {"type": "schedule", "cron": "17 5,19 */3 * *", "timezone": "Europe/Zurich"},
+        {"type": "schedule", "cron": "41 */16 * * *", "segment": SEGMENT},
     ]
 )
 SHARED_SETTINGS = st.sampled_from(  # settings by which the entries of a contact affect each other
@@ -194,7 +238,7 @@ HI = {
 
 @st.composite
 def automations(draw: st.DrawFn) -> Automation:
-    drawn = draw(sound_graphs())
+    drawn = draw(sound_graphs() | sound_graphs() | waiting_paths())
     can_start = not graph_of(drawn).collects
     # Publication adds the snippets.
     graph = {"nodes": drawn["nodes"], "edges": drawn["edges"], "settings": drawn["settings"] | draw(SHARED_SETTINGS)}
@@ -224,9 +268,8 @@ def contacts(draw: st.DrawFn, number: int) -> Contact:
 @st.composite
 def actions(draw: st.DrawFn, own: tuple[Contact, ...], at: int, number: int, plain: bool) -> Action:
     """`plain`: the first contact sends an event that changes nothing."""
-    kind = (
-        "event" if plain else draw(st.sampled_from(("event",) * 7 + ("change", "merge", "enter", "leave", "broadcast")))
-    )
+    others = ("change", "import", "merge", "enter", "leave", "broadcast", "erase")
+    kind = "event" if plain else draw(st.sampled_from(("event",) * 8 + others))
     contact = 0 if plain else draw(st.integers(0, len(own) - 1))
     match kind:
         case "change":
@@ -234,8 +277,12 @@ def actions(draw: st.DrawFn, own: tuple[Contact, ...], at: int, number: int, pla
             topics = st.sampled_from([{}, {"news": False}, {"deals": True}, {"news": True}])
             channels = st.sampled_from([{}, {"inapp": False}, {"email": True}, {"email": False}])
             return Change(at, contact, draw(tags), draw(tags), draw(topics), draw(channels))
+        case "import":
+            return Import(at, contact, draw(ATTRIBUTES))
         case "merge" if len(own) > 1:
             return Merge(at, contact, 1 - contact)
+        case "erase" if number > 1:
+            return Erasure(at, contact)
         case "enter" | "leave":
             return SegmentMove(at, contact, kind == "enter")
         case "broadcast":
@@ -270,6 +317,13 @@ def worlds(draw: st.DrawFn) -> World:
         drawn.append(draw(automations()))
     elif other:
         drawn.insert(0 if other == "older" else 1, Automation({"type": "app_event", "event": "deposit"}, HI))
+    # Only the first may start by a schedule: a trial names the kind of a start, not the schedule.
+    drawn = [
+        msgspec.structs.replace(item, trigger={"type": "app_event", "event": "deposit"})
+        if item.trigger["type"] == "schedule" and (plain or number)
+        else item
+        for number, item in enumerate(drawn)
+    ]
     if plain:
         drawn = [
             msgspec.structs.replace(item, graph=without(item.graph, "frequencyCap", "quietHours")) for item in drawn
@@ -283,6 +337,10 @@ def worlds(draw: st.DrawFn) -> World:
         others = [action for action in played if action.at != batched]
         first = SentEvent(batched, draw(st.sampled_from(NAMES)), own[0].identifiers, draw(PAYLOADS))
         played = sorted([*others, first, last], key=lambda action: action.at)
+    if any(item.trigger.get("event") == "*" for item in drawn):  # in a backtest imported events start entries, too
+        played = [action for action in played if not isinstance(action, Import)]
+    if not plain:
+        played = sorted([*played, *draw(undone(tuple(drawn), tuple(played)))], key=lambda action: action.at)
     return World(
         draw(st.sampled_from(STARTS)),
         tuple(drawn),
@@ -293,6 +351,32 @@ def worlds(draw: st.DrawFn) -> World:
         tuple(draw(KILLS)) if kills else (),
         draw(st.sampled_from([False, False, False, True])),
     )
+
+
+@st.composite
+def undone(draw: st.DrawFn, drawn: tuple[Automation, ...], played: tuple[Action, ...]) -> list[Action]:
+    """Draw undos of merges, and perhaps the publication of another version, whose move is perhaps undone."""
+    free = sorted(draw(st.permutations(UNDO_OFFSETS))[:3])
+    more: list[Action] = []
+    if any(isinstance(action, Merge) for action in played) and draw(st.booleans()):
+        more.append(Undo(free.pop()))
+    if draw(st.integers(0, 3)):
+        return more
+    number = draw(st.integers(0, len(drawn) - 1))
+    graph = drawn[number].graph
+    if graph is HI:
+        return more
+    changed = draw(next_versions(graph))
+    steps = [node["id"] for node in changed["nodes"][1:]]
+    former = [node["id"] for node in graph["nodes"][1:]]
+    mappings = (
+        st.dictionaries(st.sampled_from(former), st.sampled_from(steps), min_size=1) if former and steps else None
+    )
+    mode: MoveMode = draw(st.sampled_from(["none", "safe"]) if mappings is None else st.just("safe") | mappings)
+    more.append(Publication(free[0], number, changed, mode))
+    if draw(st.booleans()):
+        more.append(MoveBack(free[1], number))
+    return more
 
 
 def without(graph: dict[str, Any], *names: str) -> dict[str, Any]:
