@@ -87,6 +87,8 @@ def described_event(event: str | Mapping[str, Any] | None, fields: EventFields |
 
 def refuse_keywords(event: Mapping[str, Any]) -> None:
     """Raise InvalidArgumentError if an event in the JSON format has a field that is spelt as a keyword is."""
+    if _MISPLACED.isdisjoint(event):
+        return
     for keyword, name in _IDENTIFIERS.items():
         if misplaced := next((spelling for spelling in (keyword, name) if spelling in event), None):
             raise InvalidArgumentError(
@@ -98,6 +100,7 @@ def refuse_keywords(event: Mapping[str, Any]) -> None:
 
 
 _IDENTIFIERS = {"email": "email", "wallet_address": "walletAddress", "external_id": "externalId"}
+_MISPLACED = frozenset({*_IDENTIFIERS, *_IDENTIFIERS.values(), "occurred_at", "idempotency_key"})
 
 
 def with_key(event: Mapping[str, Any]) -> JsonObject:

@@ -1,248 +1,474 @@
-"""The file in which clients keep events until the service has accepted them (SQLite).
+"""The folder in which clients keep events until the service has accepted them.
 
-A committed row survives the end of the process, because it is in a file of the operating system. The file is forced to
-the disk at each checkpoint only, so rows of the last seconds may be lost when the machine loses power.
+    <key>.<stamp>-<lane>.events    the position of the first event that waits, then the events: a line of JSON each
+    <key>.key                      the organization and the kind of a key
+    rejected                       events that the service rejected, with their errors; `rejected.lock` is its lock
 
-All processes of a machine may share a file, also for several organizations. Each event has the fingerprint of the key
-that it was tracked with. `register` says to which organization and kind of key a fingerprint belongs, so that events
-are sent with a key of the same organization and kind only. `sending` is the right to send of one of these owners.
+An event is in its file when `add` returns, because it was given to the operating system: it survives the end of the
+process. Files are forced to the disk once a second, so the last seconds may be lost when the machine loses power.
+
+A file of events is locked by the client that writes it, until its process ends. Then another client of the same
+organization and kind of key locks it, and sends what waits in it. `key` is the fingerprint of a key, `stamp` the moment
+at which the file was made.
 """
 
 import contextlib
-import hashlib
 import os
-import sqlite3
 import sys
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from workbench import environment
 from workbench.errors import SpoolError
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
-MAX_REJECTED = 10_000  # the oldest are dropped, so that invalid events cannot fill the file
-_BUSY_TIMEOUT_S = 30.0  # another process writes
-_PAGE_BYTES = 2_048  # an insert copies two pages into the log of the file: with 4,096 bytes it takes 5 µs longer
-_CHECKPOINT_BYTES = 4_096_000
-_RESERVE_BYTES = 8_388_608  # for `_transaction`: a full file would otherwise stay full
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, lane INTEGER NOT NULL, key TEXT NOT NULL, body BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS rejected (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, error TEXT NOT NULL, lane INTEGER NOT NULL, key TEXT NOT NULL,
-    body BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS keys (fingerprint TEXT PRIMARY KEY, organization TEXT NOT NULL, kind TEXT NOT NULL);
-"""
-# The keys of the same organization and kind as the key of this connection, and this one itself
-_OWN_KEYS = """
-CREATE TEMP TABLE own_key (fingerprint TEXT);
-CREATE TEMP VIEW own_keys AS
-    SELECT fingerprint FROM own_key
-    UNION SELECT o.fingerprint FROM keys o JOIN keys k USING (organization, kind)
-        JOIN own_key m ON m.fingerprint = k.fingerprint;
-"""
+LANES = 4  # files that are written, and sent, at a time. Events with the same contact are in one lane, in their order
+MAX_REJECTED = 10_000  # the oldest are dropped, so that invalid events cannot fill the disk
+_REJECTED_SLACK = 1_000  # the file is written anew when it has so many more
+_FILE_BYTES = 16_777_216  # the size at which a new file begins
+_MAX_FILES = 32  # of a lane that are open; a process that takes over more would run out of descriptors
+_HEADER_BYTES = 20
+_CHUNK_BYTES = 65_536
+_BATCH_BYTES = 1_048_576  # events of this size together are sent without waiting for more
+_LANE_NAMES = frozenset(map(str, range(LANES)))
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
+_LOCKED_BYTE = 2**40  # on Windows a locked byte cannot be written, so it is one beyond the end
 
 
-class WaitingEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event that was not accepted yet. Events of one `lane` are sent one after the other."""
+class Rejection(msgspec.Struct, frozen=True):
+    """An event that the service rejected."""
 
-    id: int
+    key: str
     lane: int
-    body: bytes
+    error: str
+    event: msgspec.Raw
 
 
 def fingerprint(key: str) -> str:
-    """Return what a file keeps of a key, which has 190 random bits."""
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
+    """Return what file names keep of a key, which has 190 random bits."""
+    return sha256(key.encode()).hexdigest()[:16]
+
+
+class EventFile:
+    """The events of a lane in one file, of which those before `position` are settled. Only its lane uses it."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.position = self.size = _HEADER_BYTES
+        self.added = self.settled = 0  # events since this process has the file
+        self.is_synced = True
+        self._may_be_damaged = False
+
+    @classmethod
+    def create(cls, path: Path) -> "EventFile | None":
+        """Return a new file; None if another client has locked it, which took it for one of an ended process."""
+        descriptor = _open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        if not _lock(descriptor):
+            os.close(descriptor)
+            return None
+        file = cls(path, descriptor)
+        try:
+            file._write_position()
+        except OSError:  # the disk is full
+            file.delete()
+            raise
+        return file
+
+    @classmethod
+    def take_over(cls, path: Path) -> "EventFile | None":
+        """Return a file whose process has ended; None if it has not, or another client was faster."""
+        try:
+            descriptor = _open_private(path, os.O_RDWR)
+        except FileNotFoundError:
+            return None
+        if not _lock(descriptor):
+            os.close(descriptor)
+            return None
+        file = cls(path, descriptor)
+        file.size = os.fstat(descriptor).st_size
+        file._may_be_damaged = True
+        header = file._read(0, _HEADER_BYTES)
+        if header.strip().isdigit():
+            file.position = max(_HEADER_BYTES, int(header))
+        position = file.position
+        while lines := file._lines(position, 1_000):
+            position += sum(map(len, lines)) + len(lines)
+            file.added += sum(map(_is_json, lines))
+        return file
+
+    @property
+    def waiting(self) -> int:
+        return self.added - self.settled
+
+    def append(self, event: bytes) -> None:
+        line = event + b"\n"
+        try:
+            if os.write(self.descriptor, line) != len(line):
+                raise OSError("the disk is full")
+        except OSError:
+            os.ftruncate(self.descriptor, self.size)
+            os.lseek(self.descriptor, 0, os.SEEK_END)
+            raise
+        self.size += len(line)
+        self.added += 1
+        self.is_synced = False
+
+    def oldest(self, limit: int) -> list[bytes]:
+        """Return up to `limit` events that wait."""
+        while lines := self._lines(self.position, limit):
+            if not self._may_be_damaged:
+                return lines
+            if valid := list(takewhile(_is_json, lines)):
+                return valid
+            self.position += len(lines[0]) + 1  # the machine had lost power
+        self.settled = self.added  # the file was cut off
+        return []
+
+    def settle(self, events: Sequence[bytes]) -> None:
+        """Note that the oldest events were accepted or rejected. If this is lost, they are sent again."""
+        self.position += sum(map(len, events)) + len(events)
+        self.settled += len(events)
+        with contextlib.suppress(OSError):  # the disk is full. It gets room when the file is deleted
+            self._write_position()
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.descriptor = -1  # a thread that is not done with it must not write into another file of that number
+
+    def delete(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def _lines(self, position: int, limit: int) -> list[bytes]:
+        chunks: list[bytes] = []
+        size = count = 0
+        while count < limit and (size < _BATCH_BYTES or not count):
+            chunk = self._read(position + size, _CHUNK_BYTES)
+            if not chunk:
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+            count += chunk.count(b"\n")
+        return b"".join(chunks).split(b"\n", limit)[:-1]  # the last one is not complete
+
+    def _read(self, position: int, size: int) -> bytes:
+        os.lseek(self.descriptor, position, os.SEEK_SET)
+        data = os.read(self.descriptor, size)
+        os.lseek(self.descriptor, 0, os.SEEK_END)
+        return data
+
+    def _write_position(self) -> None:
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        os.write(self.descriptor, b"%019d\n" % self.position)
+        os.lseek(self.descriptor, 0, os.SEEK_END)
+
+
+class Lane:
+    """Events that are sent one after the other. Any thread may add some; one thread sends and settles them."""
+
+    def __init__(self, new_file: Callable[[], EventFile]) -> None:
+        self.lock = threading.Lock()
+        self.files: list[EventFile] = []  # oldest first
+        self.current: EventFile | None = None  # the one that gets new events
+        self._new_file = new_file
+
+    def add(self, event: bytes, max_file_bytes: int) -> None:
+        with self.lock:
+            current = self.current
+            if current is None or current.size >= max_file_bytes:
+                current = self._new_file()
+                self.files.append(current)
+                self.current = current
+                self._drop_settled()
+            current.append(event)
+
+    def oldest(self, limit: int) -> tuple[EventFile, list[bytes]] | None:
+        """Return a file and up to `limit` events of it; None if no event waits."""
+        with self.lock:
+            file = next((file for file in self.files if file.waiting), None)
+            events = [] if file is None else file.oldest(limit)
+            return (file, events) if file is not None and events else None
+
+    def settle(self, file: EventFile, events: Sequence[bytes]) -> None:
+        """Note that the oldest events of a file were accepted or rejected."""
+        with self.lock:
+            file.settle(events)
+            if not file.waiting:
+                self._drop_settled()
+
+    def add_file(self, file: EventFile) -> None:
+        """Add a file that was taken over; its events are sent before those that this process stores."""
+        with self.lock:
+            self.files.insert(sum(other is not self.current for other in self.files), file)
+            self._drop_settled()
+
+    def close(self) -> None:
+        with self.lock:
+            self.current = None
+            self._drop_settled()
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the files, as a forked process does, whose parent goes on with them."""
+        self.current = None
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+    def _drop_settled(self) -> None:
+        for file in [file for file in self.files if not file.waiting and file is not self.current]:
+            self.files.remove(file)
+            file.delete()
 
 
 class Spool:
-    """The waiting and the rejected events of one file, as a client with `key` sees them.
+    """The waiting and the rejected events in one folder, as a client with `key` sees them.
 
-    Threads and forked processes may share it. Raises SpoolError if the file cannot be opened or written, or if it has
-    reached `max_bytes`.
+    Threads and forked processes may share it. Raises SpoolError if the folder cannot be used, or has reached
+    `max_bytes`.
     """
 
-    def __init__(self, path: Path, key: str, max_bytes: int) -> None:
-        self.path = path
+    def __init__(self, folder: Path, key: str, max_bytes: int) -> None:
+        self.folder = folder
         self._key = fingerprint(key)
-        self._max_bytes = max(max_bytes, 65_536)
-        self._lock = threading.Lock()  # one statement at a time
-        self._database: sqlite3.Connection | None = None
-        with self._lock, self._errors():
-            self._connect()
+        self._max_bytes = max_bytes
+        self._file_bytes = max(min(_FILE_BYTES, max_bytes // 16), max_bytes // 64)
+        self.lanes = self._new_lanes()
+        with self._errors():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._take_over({self._key})
         _spools.add(self)
 
-    def add(self, lane: int, body: bytes) -> None:
-        self._execute("INSERT INTO events (lane, key, body) VALUES (?, ?, ?)", (lane, self._key, body))
+    def add(self, lane: int, event: bytes) -> None:
+        """Store an event, which survives the end of the process when this returns."""
+        try:
+            self.lanes[lane].add(event, self._file_bytes)
+        except (OSError, ValueError) as error:
+            raise SpoolError(f"{self.folder}: {error}. The event was not stored") from None
 
-    def oldest(self, limit: int) -> list[WaitingEvent]:
-        rows = self._execute("SELECT id, lane, body FROM events WHERE key IN own_keys ORDER BY id LIMIT ?", (limit,))
-        return [WaitingEvent(*row) for row in rows]
+    @property
+    def waiting(self) -> int:
+        """The number of events that wait in files of this process."""
+        return sum(file.waiting for lane in self.lanes for file in [*lane.files])
 
-    def newest_id(self) -> int:
-        return int(self._execute("SELECT coalesce(max(id), 0) FROM events")[0][0])
-
-    def count(self, last_id: int = 2**63 - 1) -> int:
-        """Return how many events wait, up to an id."""
-        return int(self._execute("SELECT count(*) FROM events WHERE key IN own_keys AND id <= ?", (last_id,))[0][0])
-
-    def settle(self, accepted: Collection[int], rejected: Sequence[tuple[int, str]]) -> None:
-        """Delete the accepted events, and keep the rejected ones with their errors, in one transaction."""
-        with self._transaction() as database:
-            database.executemany(
-                "INSERT INTO rejected (error, lane, key, body) SELECT ?, lane, key, body FROM events WHERE id = ?",
-                [(error, event_id) for event_id, error in rejected],
-            )
-            settled = [(event_id,) for event_id in (*accepted, *(event_id for event_id, _ in rejected))]
-            database.executemany("DELETE FROM events WHERE id = ?", settled)
-            if rejected:
-                database.execute("DELETE FROM rejected WHERE id <= (SELECT max(id) FROM rejected) - ?", (MAX_REJECTED,))
-
-    def rejected(self, limit: int) -> list[tuple[str, bytes]]:
-        """Return the errors and the bodies of rejected events, newest first."""
-        return self._execute(
-            "SELECT error, body FROM rejected WHERE key IN own_keys ORDER BY id DESC LIMIT ?", (limit,)
-        )
-
-    def discard_rejected(self) -> None:
-        self._execute("DELETE FROM rejected WHERE key IN own_keys")
-
-    def retry_rejected(self) -> None:
-        """Let the rejected events wait again, behind the others."""
-        with self._transaction() as database:
-            database.execute(
-                "INSERT INTO events (lane, key, body)"
-                " SELECT lane, key, body FROM rejected WHERE key IN own_keys ORDER BY id"
-            )
-            database.execute("DELETE FROM rejected WHERE key IN own_keys")
+    def counter(self) -> Callable[[], int]:
+        """Return a function that counts the events that are stored now and still wait."""
+        counts = [(file, file.added) for lane in self.lanes for file in [*lane.files]]
+        return lambda: sum(max(0, added - file.settled) for file, added in counts)
 
     def register(self, organization: str, kind: str) -> None:
         """Note to which organization and kind the key belongs."""
-        self._execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?)", (self._key, organization, kind))
+        with self._errors():
+            path = self.folder / f"{self._key}.key"
+            path.touch(0o600)
+            path.write_bytes(msgspec.json.encode([organization, kind]))
 
-    @contextlib.contextmanager
-    def sending(self, organization: str, kind: str) -> Iterator[bool]:
-        """Hold the right to send of an owner; yield False if another process or client has it."""
-        path = self.path.with_name(f"{self.path.name}-{organization}-{kind}")
-        if path in _sending:
-            yield False
-            return
-        _sending.add(path)
-        try:
-            with contextlib.ExitStack() as held:
-                with self._errors():
-                    is_taken = _take(path, held)
-                yield is_taken
-        finally:
-            _sending.discard(path)
+    def take_over(self) -> bool:
+        """Take over the files of ended processes with keys of the same organization and kind; return whether any."""
+        with self._errors():
+            return self._take_over(self._own_keys())
+
+    def sync(self) -> None:
+        """Force what was added to the disk."""
+        for lane in self.lanes:
+            file = lane.current
+            if file is not None and not file.is_synced:
+                file.is_synced = True
+                with contextlib.suppress(OSError):  # it was deleted, because all its events are settled
+                    os.fsync(file.descriptor)
+
+    def reject(self, lane: int, rejected: Sequence[tuple[bytes, str]]) -> None:
+        """Keep events with their errors."""
+        with self._locked_rejections() as path:
+            with os.fdopen(_open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+                for event, error in rejected:
+                    # The line before it may have been cut off.
+                    file.write(b"\n" + msgspec.json.encode(Rejection(self._key, lane, error, msgspec.Raw(event))))
+            rejections = _read_rejections(path)
+            if len(rejections) > MAX_REJECTED + _REJECTED_SLACK:
+                _write_rejections(path, rejections[-MAX_REJECTED:])
+
+    def rejected(self, limit: int) -> list[Rejection]:
+        """Return rejected events, newest first."""
+        with self._locked_rejections() as path:
+            own, _ = self._own_rejections(path)
+        return own[::-1][: min(limit, MAX_REJECTED)]
+
+    def retry_rejected(self) -> None:
+        """Let the rejected events wait again, behind the others."""
+        with self._locked_rejections() as path:
+            own, others = self._own_rejections(path)
+            for rejection in own:
+                self.add(rejection.lane, bytes(rejection.event))
+            _write_rejections(path, others)
+
+    def discard_rejected(self) -> None:
+        with self._locked_rejections() as path:
+            _, others = self._own_rejections(path)
+            _write_rejections(path, others)
 
     def close(self) -> None:
-        with self._lock:
-            self._disconnect()
+        """Leave what waits to a later client."""
+        self.sync()
+        for lane in self.lanes:
+            lane.close()
 
-    def _execute(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with self._lock, self._errors():
-            return (self._database or self._connect()).execute(statement, values).fetchall()
+    def _new_lanes(self) -> list[Lane]:
+        return [Lane(lambda number=number: self._new_file(number)) for number in range(LANES)]  # type: ignore[misc]
+
+    def _new_file(self, lane: int) -> EventFile:
+        size = sum(path.stat().st_size for path in self.folder.glob("*.events"))
+        if size + self._file_bytes > self._max_bytes:
+            raise OSError(f"it is full: max_spool_bytes is {self._max_bytes}")
+        while True:
+            stamp = f"{environment.now():%Y%m%dT%H%M%S%f}-{environment.new_uuid()[:8]}"
+            file = EventFile.create(self.folder / f"{self._key}.{stamp}-{lane}.events")
+            if file is not None:
+                return file
+
+    def _take_over(self, keys: Collection[str]) -> bool:
+        took_any = False
+        with no_fork:  # a child would keep the lock of a file that it does not know
+            for path in sorted(self.folder.glob("*.events"), key=lambda path: path.name.partition(".")[2]):
+                key, _, name = path.stem.partition(".")
+                lane = self.lanes[int(name[-1])] if name[-1:] in _LANE_NAMES else None
+                if key not in keys or lane is None or len(lane.files) >= _MAX_FILES:
+                    continue
+                if (file := EventFile.take_over(path)) is not None:
+                    lane.add_file(file)
+                    took_any = True
+        return took_any
+
+    def _own_keys(self) -> set[str]:
+        """Return the keys of the same organization and kind as the key of this client, and this one itself."""
+        owners = {path.stem: path.read_bytes() for path in self.folder.glob("*.key")}
+        return {self._key} | {key for key, owner in owners.items() if owner == owners.get(self._key)}
+
+    def _own_rejections(self, path: Path) -> tuple[list[Rejection], list[Rejection]]:
+        """Return the rejected events of this organization and kind of key, and those of others, oldest first."""
+        keys = self._own_keys()
+        own: list[Rejection] = []
+        others: list[Rejection] = []
+        for rejection in _read_rejections(path):
+            (own if rejection.key in keys else others).append(rejection)
+        return own, others
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection in a transaction that may also write into a full file: it makes room."""
-        with self._lock, self._errors():
-            database = self._database or self._connect()
-            _limit(database, self._max_bytes + _RESERVE_BYTES)
-            database.execute("BEGIN IMMEDIATE")
+    def _locked_rejections(self) -> Iterator[Path]:
+        """Yield the path of the rejected events, which no other process or thread changes meanwhile."""
+        with self._errors():
+            descriptor = _open_private(self.folder / "rejected.lock", os.O_RDWR | os.O_CREAT)
             try:
-                yield database
-                database.execute("COMMIT")
-            except BaseException:
-                database.execute("ROLLBACK")
-                raise
+                _lock(descriptor, wait=True)
+                yield self.folder / "rejected"
             finally:
-                _limit(database, self._max_bytes)
-
-    def _connect(self) -> sqlite3.Connection:
-        """Open the file; it is closed before a fork, and opened again when it is next used."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The file has personal data. SQLite gives its other files the mode of this one.
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        database = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        database.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # of a new file
-        database.execute("PRAGMA journal_mode = wal")
-        database.execute("PRAGMA synchronous = normal")  # a file that is never synced can be destroyed
-        database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // _PAGE_BYTES}")
-        _limit(database, self._max_bytes)
-        database.executescript(_SCHEMA + _OWN_KEYS)
-        database.execute("INSERT INTO own_key VALUES (?)", (self._key,))
-        self._database = database
-        return database
-
-    def _disconnect(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+                _unlock(descriptor)  # a forked process may have a copy, which would keep it locked
+                os.close(descriptor)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, sqlite3.Error) as error:
-            raise SpoolError(f"{self.path}: {error}. Nothing was changed in it") from None
+        except OSError as error:
+            raise SpoolError(f"{self.folder}: {error}. Nothing was changed in it") from None
 
 
-def _limit(database: sqlite3.Connection, max_bytes: int) -> None:
-    ((page_bytes,),) = database.execute("PRAGMA page_size")
-    database.execute(f"PRAGMA max_page_count = {max_bytes // page_bytes}")
+def _read_rejections(path: Path) -> list[Rejection]:
+    rejections: list[Rejection] = []
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        with contextlib.suppress(ValueError):  # it was cut off
+            rejections.append(msgspec.json.decode(line, type=Rejection))
+    return rejections
 
 
-def _take(path: Path, held: contextlib.ExitStack) -> bool:
-    """Lock a file until `held` is closed or the process ends; return whether no other process has it."""
-    if sys.platform == "win32":
-        lock = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
-        held.callback(lock.close)
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError:
-            return False
-        return True
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    held.callback(os.close, descriptor)
+def _write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
+    new = path.with_name("rejected.new")
+    with os.fdopen(_open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        file.write(b"\n".join(map(msgspec.json.encode, rejections)))
+    new.replace(path)
+
+
+def _is_json(line: bytes) -> bool:
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a forked process does not inherit it
-    except OSError:
+        msgspec.json.decode(line)
+    except ValueError:
         return False
+    except RecursionError:
+        pass
     return True
 
 
+def _open_private(path: Path, flags: int) -> int:
+    """Open a file that only the user can read, because it has personal data."""
+    return os.open(path, flags | _BINARY, 0o600)
+
+
+if sys.platform == "win32":
+
+    def _lock(descriptor: int, *, wait: bool = False) -> bool:
+        """Lock a file until it is closed or the process ends; return whether no other client has it."""
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        except OSError:
+            if wait:
+                raise
+            return False
+        os.lseek(descriptor, 0, os.SEEK_END)
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _lock(descriptor: int, *, wait: bool = False) -> bool:
+        """Lock a file until it is closed or the process ends; return whether no other client has it."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
 _spools: "weakref.WeakSet[Spool]" = weakref.WeakSet()
-_sending: set[Path] = set()  # what this process sends; the locks of one process do not exclude each other
-_forking: list[Spool] = []
+_forking: list[Lane] = []
 no_fork = threading.Lock()  # held by a thread while it imports: a child would have half of a module
 
 
 def _before_fork() -> None:
-    # SQLite counts the connections of a process to a file, and a fork would copy the count, but no locks.
     no_fork.acquire()
-    _forking[:] = list(_spools)
-    for spool in _forking:
-        spool._lock.acquire()
-        spool._disconnect()
+    _forking[:] = [lane for spool in list(_spools) for lane in spool.lanes]
+    for lane in _forking:
+        lane.lock.acquire()
 
 
 def _after_fork() -> None:
-    for spool in _forking:
-        spool._lock.release()
+    for lane in _forking:
+        lane.lock.release()
+    _forking.clear()
     no_fork.release()
 
 
 def _after_fork_in_child() -> None:
-    _sending.clear()
+    # The parent has its files, and their locks end with it, not with this process.
+    for lane in _forking:
+        lane.forget()
     _after_fork()
 
 

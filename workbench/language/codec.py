@@ -66,14 +66,18 @@ def exactness_problem(value: object, path: str) -> str | None:
         case datetime():
             return None if value.tzinfo is not None else f"{path}: a time needs its zone: datetime(…, tzinfo=UTC)"
         case list() | tuple():
-            problems = (exactness_problem(item, f"{path}[{index}]") for index, item in enumerate(value))
+            for index, item in enumerate(value):
+                if type(item) not in _SCALARS and (problem := exactness_problem(item, f"{path}[{index}]")):
+                    return problem
         case dict() | Mapping():
-            problems = (
-                exactness_problem(item, f"{path}.{name}" if path else str(name)) for name, item in value.items()
-            )
+            for name, item in value.items():
+                if type(item) not in _SCALARS and (
+                    problem := exactness_problem(item, f"{path}.{name}" if path else str(name))
+                ):
+                    return problem
         case _:
-            return None
-    return next(filter(None, problems), None)
+            pass
+    return None
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:

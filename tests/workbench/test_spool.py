@@ -1,0 +1,146 @@
+"""What a spool keeps when its process ends at any moment, and who may send it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench import spool as spools
+from workbench.spool import Spool
+
+LANE = 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+def open_spool(folder: Path, key: str = "sk_live_a", max_bytes: int = 1_000_000) -> Spool:
+    return Spool(folder, key, max_bytes)
+
+
+def waiting(spool: Spool) -> list[bytes]:
+    """Return all events of the lane, and settle them."""
+    events: list[bytes] = []
+    while batch := spool.lanes[LANE].oldest(3):
+        file, some = batch
+        events += some
+        spool.lanes[LANE].settle(file, some)
+    return events
+
+
+def events(count: int) -> list[bytes]:
+    return [b'{"n":%d}' % number for number in range(count)]
+
+
+def add(spool: Spool, some: list[bytes]) -> None:
+    for event in some:
+        spool.add(LANE, event)
+
+
+def test_the_next_client_has_what_was_not_settled(folder: Path) -> None:
+    first = open_spool(folder)
+    add(first, events(5))
+    batch = first.lanes[LANE].oldest(3)
+    assert batch is not None
+    first.lanes[LANE].settle(batch[0], batch[1][:2])
+    first.close()
+    second = open_spool(folder)
+    assert second.waiting == 3
+    assert waiting(second) == events(5)[2:]
+    assert [path.suffix for path in folder.iterdir()] == []
+
+
+def test_the_file_of_a_running_client_is_its_own(folder: Path) -> None:
+    first, second = open_spool(folder), open_spool(folder)
+    add(first, events(1))
+    assert (second.take_over(), second.waiting, first.waiting) == (False, 0, 1)
+    first.close()
+    assert (second.take_over(), second.waiting) == (True, 1)
+
+
+def test_a_client_takes_over_events_of_keys_of_the_same_organization_and_kind(folder: Path) -> None:
+    owners = {"a": ("demo", "live"), "b": ("demo", "test"), "c": ("other", "live"), "d": ("demo", "live")}
+    for key, owner in owners.items():
+        spool = open_spool(folder, key)
+        spool.register(*owner)
+        add(spool, [b'"%b"' % key.encode()])
+        spool.close()
+    new = open_spool(folder, "new")
+    assert (new.take_over(), waiting(new)) == (False, [])
+    new.register("demo", "live")
+    assert (new.take_over(), waiting(new)) == (True, [b'"a"', b'"d"'])
+
+
+@pytest.mark.parametrize(
+    ("damage", "kept"),
+    [
+        (lambda data: data[:-3], events(4)),  # the last write was cut off
+        (lambda data: data.replace(b'{"n":1}', b"\0" * 7), [events(5)[0], *events(5)[2:]]),  # a sector was lost
+        (lambda data: b"?" * 19 + data[19:], events(5)),
+        (lambda data: b"", []),
+    ],
+)
+def test_a_damaged_file_gives_what_can_be_read(folder: Path, damage: object, kept: list[bytes]) -> None:
+    spool = open_spool(folder)
+    add(spool, events(5))
+    spool.close()
+    (path,) = folder.glob("*.events")
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    later = open_spool(folder)
+    assert later.waiting == len(kept)
+    assert waiting(later) == kept
+    assert (later.waiting, list(folder.glob("*.events"))) == (0, [])
+
+
+def test_events_are_in_order_over_many_files(folder: Path) -> None:
+    spool = open_spool(folder, max_bytes=64_000)
+    add(spool, events(3_000))
+    assert len(list(folder.glob("*.events"))) > 5
+    assert spool.waiting == 3_000
+    assert waiting(spool) == events(3_000)
+    assert len(list(folder.glob("*.events"))) == 1  # the one that gets new events
+
+
+def test_an_event_of_megabytes_is_kept(folder: Path) -> None:
+    large = [b'"%b"' % (letter * 3_000_000) for letter in (b"x", b"y")]
+    spool = open_spool(folder, max_bytes=100_000_000)
+    add(spool, large)
+    assert waiting(spool) == large
+
+
+def test_the_newest_rejected_events_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spools, "MAX_REJECTED", 4)
+    monkeypatch.setattr(spools, "_REJECTED_SLACK", 2)
+    spool, other = open_spool(folder), open_spool(folder, "sk_live_other")
+    other.reject(0, [(b"{}", "other")])
+    for number in range(7):
+        spool.reject(LANE, [(b"%d" % number, f"error {number}")])
+        with (folder / "rejected").open("ab") as file:
+            file.write(b'\n{"key":')  # a process ended here
+    assert [rejected.error for rejected in spool.rejected(3)] == ["error 6", "error 5", "error 4"]
+    spool.retry_rejected()
+    assert waiting(spool)[-2:] == [b"5", b"6"]
+    assert (spool.rejected(9), len((folder / "rejected").read_bytes())) == ([], 0)
+
+
+def test_a_forked_process_does_not_keep_the_lock_of_its_parent(folder: Path) -> None:
+    program = f"""
+import os, sys
+from pathlib import Path
+from workbench.spool import Spool
+spool = Spool(Path({str(folder)!r}), "sk_live_a", 1_000_000)
+spool.add({LANE}, b"1")
+if os.fork() == 0:
+    spool.add({LANE}, b"2")
+    print(spool.waiting, flush=True)
+    sys.stdin.read()
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "1\n"
+        assert parent.wait(30) == 0
+        assert waiting(open_spool(folder)) == [b"1"]
