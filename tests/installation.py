@@ -35,12 +35,13 @@ class Installation:
             "WORKBENCH_DATA_DIR": str(logs),
         }
 
-    def start_api(self, *arguments: str, port: int | None = None, **environment: str) -> "Api":
-        """Start an API on a port, by default on a free one."""
+    def start_api(self, *arguments: str, port: int | None = None, wait: bool = True, **environment: str) -> "Api":
+        """Start an API on a port, by default on a free one; `wait` until it is ready."""
         port = port or _free_port()
         process = self._start(["serve", "--port", str(port), *arguments], environment)
         api = Api(port, process)
-        api.wait_until_ready()
+        if wait:
+            api.wait_until_ready()
         return api
 
     def start_engine(self, **environment: str) -> subprocess.Popen[bytes]:

@@ -3,10 +3,12 @@
 import sys
 import threading
 import time
+import uuid
+from datetime import timedelta
 
 import msgspec
 
-from workbench import Client
+from workbench import Client, environment
 
 
 def track_three(client: Client) -> None:
@@ -20,12 +22,14 @@ def track_three(client: Client) -> None:
 
 
 def track_until_stdin_ends(client: Client) -> None:
-    """Print the key of each event after it was tracked, until stdin ends; then send all."""
+    """Print the serial number of each event after it was tracked, until stdin ends; then send all."""
     told = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
-    number = 0
+    number, process = 0, uuid.uuid4()
     while not told.is_set():
-        sys.stdout.write(client.track("endless", external_id=f"c{number % 9}") + "\n")
+        serial = f"{process}-{number}"
+        client.track("endless", external_id=f"c{number % 9}", payload={"serial": serial})
+        sys.stdout.write(serial + "\n")
         sys.stdout.flush()
         number += 1
         time.sleep(0.01)
@@ -33,7 +37,34 @@ def track_until_stdin_ends(client: Client) -> None:
         raise SystemExit(str(client.failure))
 
 
+def track_for_a_day(client: Client) -> None:
+    """Track an event an hour while nothing answers; then send all.
+
+    The pauses between attempts take no time, but the clock goes on by them. It begins a day ago.
+    """
+    now = start = environment.now() - timedelta(days=1)
+    pauses_s: list[float] = []
+
+    def pass_time(_: threading.Event, seconds: float) -> None:
+        nonlocal now
+        now += timedelta(seconds=seconds)
+        pauses_s.append(seconds)
+
+    environment.now, environment.wait = lambda: now, pass_time
+    moments = []
+    for hour in range(24):
+        moments.append(now.isoformat(timespec="milliseconds"))
+        client.track("hourly", external_id="c1", payload={"hour": hour}, occurred_at=moments[-1])
+        while now < start + timedelta(hours=hour + 1):
+            time.sleep(0.001)
+    result = {"moments": moments, "attempts": len(pauses_s), "longestPauseS": max(pauses_s)}
+    sys.stdout.write("a day later\n")
+    sys.stdout.flush()
+    result |= {"waiting": client.flush(timeout_s=100), "rejected": len(client.rejected())}
+    sys.stdout.write(msgspec.json.encode(result).decode())
+
+
 if __name__ == "__main__":
     action, url, key, spool = sys.argv[1:]
     with Client(url, key, spool=spool) as client:
-        {"three": track_three, "endless": track_until_stdin_ends}[action](client)
+        {"three": track_three, "endless": track_until_stdin_ends, "day": track_for_a_day}[action](client)

@@ -7,6 +7,7 @@ import { createHash } from "node:crypto";
 import { homedir } from "node:os";
 import { join } from "node:path";
 
+import { clock } from "./clock.js";
 import { AuthenticationError, SpoolError, UnavailableError } from "./errors.js";
 import { encodeEvent, LANES, sendingKey, type EventFields } from "./event.js";
 import { Spool, type WaitingEvent } from "./spool.js";
@@ -313,7 +314,7 @@ export class Client {
         this.#endPause = undefined;
         resolve();
       };
-      const timer = setTimeout(end, ms).unref();
+      const timer = clock.setTimeout(end, ms).unref();
       this.#endPause = (isUrgent) => endsIf(isUrgent) && end();
     });
   }

@@ -2,6 +2,7 @@
 import { createHash, randomUUID } from "node:crypto";
 import { crc32 } from "node:zlib";
 
+import { clock } from "./clock.js";
 import { AuthenticationError, InvalidArgumentError } from "./errors.js";
 
 /** The fields of an event; those of a contact override those in `contact`. */
@@ -49,7 +50,7 @@ export function encodeEvent(event: string, fields: EventFields): EncodedEvent {
     contact,
     payload: fields.payload ?? undefined,
     attributes: fields.attributes ?? undefined,
-    occurredAt: fields.occurredAt ?? new Date(),
+    occurredAt: fields.occurredAt ?? clock.now(),
     test: fields.test || undefined,
     idempotencyKey: key,
   });
