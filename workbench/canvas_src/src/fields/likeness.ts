@@ -1,9 +1,8 @@
 // Which suggestions are like a typed text, the most alike first: equal, then beginning with it, then containing it, then misspelt.
-import type { Option } from "./Combo";
 
 const LETTERS_PER_ERROR = 3;
 
-export function byLikeness(text: string, options: Option[]): Option[] {
+export function byLikeness<T extends { value: string }>(text: string, options: T[]): T[] {
   const typed = lettersOf(text);
   if (!typed) return options;
   const ranked = options.map((option) => ({ option, rank: likeness(typed, lettersOf(option.value)) }));
