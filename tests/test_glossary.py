@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,14 @@ def text_of(path: Path) -> str:
     return without_outputs(text) if path.suffix == ".ipynb" else text
 
 
-LINES = [
-    (f"{path.relative_to(ROOT)}:{number}", line)
-    for path in sorted(PAGES)
-    for number, line in enumerate(text_of(path).splitlines(), 1)
-]
+@cache
+def lines() -> list[tuple[str, str]]:
+    """Return all lines with their places. Not at import: every worker of xdist imports this file."""
+    placed = []
+    for path in sorted(PAGES):
+        name = path.relative_to(ROOT)
+        placed += [(f"{name}:{number}", line) for number, line in enumerate(text_of(path).splitlines(), 1)]
+    return placed
 
 
 def test_a_public_class_name_is_used_in_one_module() -> None:
@@ -83,7 +87,7 @@ def pattern(word: str) -> re.Pattern[str]:
 @pytest.mark.parametrize("word", sorted(UNWANTED))
 def test_an_unwanted_word_is_not_used(word: str) -> None:
     unwanted = pattern(word)
-    assert [f"{place}: use “{UNWANTED[word]}”" for place, line in LINES if unwanted.search(line)] == []
+    assert [f"{place}: use “{UNWANTED[word]}”" for place, line in lines() if unwanted.search(line)] == []
 
 
 @pytest.mark.parametrize("line", ["a stint", "stint_id", "lastStint", "class Stint:", "`stints.stint`"])
