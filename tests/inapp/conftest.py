@@ -9,13 +9,13 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from api.clock import token, uuid7
-from api.embedded import Server
 from api.store.messages import NewMessage, add_inapp_messages, announce_messages
 from api.store.query import run
-from tests.conftest import clone
 from tests.inapp.wallet import Wallet
-from tests.routes.conftest import Org, Service, serving
+from tests.routes.conftest import Org, Service, service
 from workbench.language.codec import decode, encode
+
+__all__ = ["service"]  # a fixture
 
 PAGE = "https://app.example.com"
 CONTACT = uuid7(1)
@@ -121,13 +121,6 @@ class SocketClient:
         """Wait until the socket is closed; return the code."""
         await self.connection.wait_closed()
         return self.connection.close_code
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: Server, template: str) -> AsyncIterator[Service]:
-    with clone(postgres, template) as dsn:
-        async with serving(dsn) as started:
-            yield started
 
 
 async def organization(service: Service) -> Org:

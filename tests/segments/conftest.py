@@ -1,6 +1,5 @@
 """Segments over the real API, and the engine's job that keeps them fresh."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -9,11 +8,11 @@ import msgspec
 import pytest
 
 from api.clock import Clock
-from api.embedded import Server
 from api.segments.candidates import SegmentServices
-from tests.conftest import clone
-from tests.routes.conftest import Org, Service, serving
+from tests.routes.conftest import Org, Service, service
 from workbench.language.codec import decode
+
+__all__ = ["service"]  # a fixture
 
 
 class LateClock(Clock):
@@ -77,13 +76,6 @@ class Team:
 
     async def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return await self.org.service.rows(statement, *values)
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: Server, template: str) -> AsyncIterator[Service]:
-    with clone(postgres, template) as dsn:
-        async with serving(dsn) as started:
-            yield started
 
 
 @pytest.fixture

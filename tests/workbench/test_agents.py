@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from itertools import combinations
 from typing import Any
 
@@ -19,11 +19,9 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from api.automations.receipts import KINDS, content_hash
-from api.embedded import Server
 from api.store.automations import find_automation, find_version
 from tests.automations.test_receipts import AGENT, DRAFT, Team, graph
-from tests.conftest import clone
-from tests.routes.conftest import Service, serving
+from tests.routes.conftest import Service
 from workbench.agents import MAX_CHARACTERS, mask_addresses
 
 CANARY = "zq7canary"
@@ -252,13 +250,6 @@ def attacks() -> list[Attack]:
     made += [guessing(guess) for guess in GUESSES]
     made += [simulating(text) for text in TEXTS] + [querying(query) for query in QUERIES]
     return made + [forbidden(*call) for call in FORBIDDEN]
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: Server, template: str) -> AsyncIterator[Service]:
-    with clone(postgres, template) as dsn:
-        async with serving(dsn) as started:
-            yield started
 
 
 async def prepare(team: Team) -> str:

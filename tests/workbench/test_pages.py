@@ -1,25 +1,15 @@
 """`wb.page` and `wb.schedule` against a server: what is saved, what is stored, and what is refused."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.embedded import Server
-from tests.conftest import clone
-from tests.routes.conftest import Service, serving
+from tests.routes.conftest import Service
 from workbench import Workbench
 from workbench.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from workbench.pages import ReportPage, cron_of
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: Server, template: str) -> AsyncIterator[Service]:
-    with clone(postgres, template) as dsn:
-        async with serving(dsn) as started:
-            yield started
 
 
 async def test_a_page_is_saved_scheduled_listed_and_deleted(service: Service, tmp_path: Path) -> None:
