@@ -1,6 +1,6 @@
 """An organization with an author, real ingest and a real engine's driver, all in the test's own database."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from api.automations.body import NewAutomation
 from api.channels.outgoing import Transports, open_transports
 from api.clock import Clock, token, uuid7
 from api.crypto import EmailDisplay, Keyring, OrgKeys
+from api.embedded import Server
 from api.engine.drive import Driver
 from api.ingest.pipeline import Pipeline
 from api.ingest.queue import TokenBuckets
@@ -23,10 +24,14 @@ from api.ingest.rejected import Notices
 from api.settings import Settings
 from api.store.automations import AutomationRow
 from api.store.database import Database
+from tests.conftest import clone
 from tests.in_process import served
+from tests.routes.conftest import service
 from workbench.language.body import read_body
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode, encode
+
+__all__ = ["service"]  # a fixture
 
 GREETING: dict[str, Any] = {
     "name": "greeting",
@@ -175,32 +180,39 @@ async def other_tenant(open_tenant: NewTenant) -> Tenant:
 class Org:
     """An organization that calls the API with keys of its own."""
 
-    def __init__(self, client: httpx.AsyncClient, database_url: str, name: str) -> None:
-        self._client, self._url, self._name = client, database_url, name
+    def __init__(self, client: httpx.AsyncClient, dsn: str, name: str, org_id: int) -> None:
+        self.id = org_id
+        self._client, self._dsn, self._name = client, dsn, name
         self._keys: dict[tuple[str, ...], str] = {}
 
     @classmethod
-    async def create(cls, client: httpx.AsyncClient, database_url: str, name: str) -> "Org":
-        await keys.create_org(database_url, name)
-        return cls(client, database_url, name)
+    async def create(cls, client: httpx.AsyncClient, dsn: str, name: str) -> "Org":
+        return cls(client, dsn, name, await keys.create_org(dsn, name))
 
     async def call(self, method: str, path: str, body: Any = None, key: tuple[str, ...] = ("workbench",)) -> Any:
         """Return status and decoded answer; `key` is the kind and the scopes."""
         if key not in self._keys:
-            self._keys[key] = await keys.create(self._url, Keyring(SECRET), self._name, key[0], key[1:])
+            self._keys[key] = await keys.create(self._dsn, Keyring(SECRET), self._name, key[0], key[1:])
         content = None if body is None else encode(body)
         headers = {"authorization": f"Bearer {self._keys[key]}", "content-type": "application/json"}
         response = await self._client.request(method, path, content=content, headers=headers)
         return response.status_code, decode(response.content)
 
 
-@pytest.fixture
-async def client(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(), database_url, SECRET, f"automations-{token(4).hex()}")
+@pytest.fixture(scope="module")
+def dsn(postgres: Server, template: str) -> Iterator[str]:
+    """The database of `client`."""
+    with clone(postgres, template) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+async def client(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(), dsn, SECRET, f"automations-{token(4).hex()}")
     async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as opened:
         yield opened
 
 
 @pytest.fixture
-async def acme(client: httpx.AsyncClient, database_url: str) -> Org:
-    return await Org.create(client, database_url, "acme")
+async def acme(client: httpx.AsyncClient, dsn: str) -> Org:
+    return await Org.create(client, dsn, f"acme-{token(4).hex()}")

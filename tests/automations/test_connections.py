@@ -41,7 +41,7 @@ async def publish(org: Org, **data: Any) -> tuple[int, Any]:
     return status, answer if status != 200 else made["id"]
 
 
-async def test_a_connection_is_saved_and_its_secrets_never_come_back(acme: Org, database_url: str) -> None:
+async def test_a_connection_is_saved_and_its_secrets_never_come_back(acme: Org, dsn: str) -> None:
     status, saved = await put(acme)
     assert status == 200
     expected = {key: value for key, value in CHAT.items() if key != "secrets"}
@@ -55,7 +55,7 @@ async def test_a_connection_is_saved_and_its_secrets_never_come_back(acme: Org, 
     saves = [change["detail"] for change in audit["changes"] if change["action"] == "connection.save"]
     assert saves == [{"name": "chat", "secrets": ["key"]}]
     answers = [saved, audit, *[(await acme.call("GET", path))[1] for path in ("/connections", "/connections/chat")]]
-    with connect_as(database_url) as connection:
+    with connect_as(dsn) as connection:
         rows = connection.execute("SELECT c::text FROM connections c").fetchall()
     assert len(rows) == 1
     assert KEY not in str((answers, rows))
@@ -167,9 +167,9 @@ async def test_a_test_goes_only_to_a_connection_that_the_operator_allows(acme: O
     assert "must be allowed by name" in answer["error"]
 
 
-async def test_another_organization_sees_nothing(acme: Org, client: httpx.AsyncClient, database_url: str) -> None:
+async def test_another_organization_sees_nothing(acme: Org, client: httpx.AsyncClient, dsn: str) -> None:
     await put(acme)
-    globex = await Org.create(client, database_url, "globex")
+    globex = await Org.create(client, dsn, "globex")
     assert (await globex.call("GET", "/connections"))[1] == {"connections": []}
     assert (await globex.call("GET", "/connections/chat"))[0] == 404
     assert (await globex.call("DELETE", "/connections/chat"))[0] == 404

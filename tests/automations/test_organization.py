@@ -78,12 +78,10 @@ async def test_the_zone_of_the_automation_comes_first(acme: Org) -> None:
     assert await ends_at(acme, here, "published") == "14:00"
 
 
-async def test_it_is_not_published_while_a_process_that_does_not_know_it_is_connected(
-    acme: Org, database_url: str
-) -> None:
+async def test_it_is_not_published_while_a_process_that_does_not_know_it_is_connected(acme: Org, dsn: str) -> None:
     await set_zone(acme, "Asia/Tokyo")
     here = await create(acme)
-    with psycopg.connect(libpq_dsn(database_url), application_name=f"{APPLICATION_NAME}0016_bounces"):
+    with psycopg.connect(libpq_dsn(dsn), application_name=f"{APPLICATION_NAME}0016_bounces"):
         status, answer = await acme.call("POST", f"{here}/publish")
     assert (status, answer["error"].partition(" while")[0]) == (
         409,

@@ -1,15 +1,12 @@
 """Publications by keys that may only propose them: receipts, what makes them stale, and approvals."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from api.automations.receipts import KINDS
-from api.embedded import Server
-from tests.conftest import clone
-from tests.routes.conftest import Org, Service, serving
+from tests.routes.conftest import Org, Service
 from workbench.language.codec import decode
 
 AGENT = ("events:read", "sql:read", "automations:propose")
@@ -52,13 +49,6 @@ class Team:
         made = [await self.agent("POST", f"{path}/receipts", {"kind": kind}) for kind in kinds or KINDS]
         assert {status for status, _ in made} == {200}, made
         return [receipt for _, receipt in made]
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: Server, template: str) -> AsyncIterator[Service]:
-    with clone(postgres, template) as dsn:
-        async with serving(dsn) as started:
-            yield started
 
 
 @pytest.fixture

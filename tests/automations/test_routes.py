@@ -96,12 +96,12 @@ async def test_everything_is_stopped_and_resumed(acme: Org) -> None:
     ],
 )
 async def test_a_feature_is_not_published_while_a_process_that_does_not_know_it_is_connected(
-    acme: Org, database_url: str, spec: dict[str, Any], step: dict[str, Any], settings: dict[str, Any], name: str
+    acme: Org, dsn: str, spec: dict[str, Any], step: dict[str, Any], settings: dict[str, Any], name: str
 ) -> None:
     nodes, edges = [{"id": "t1", "type": "app_event"}, step | {"id": "m1"}], GRAPH["edges"]
     graph = {"nodes": nodes, "edges": edges, "settings": settings}
     _, made = await acme.call("POST", "/automations", {"name": "n", "triggerSpec": spec, "graph": graph})
-    with psycopg.connect(libpq_dsn(database_url), application_name=f"{APPLICATION_NAME}0007_former_turn_indexes"):
+    with psycopg.connect(libpq_dsn(dsn), application_name=f"{APPLICATION_NAME}0007_former_turn_indexes"):
         status, body = await acme.call("POST", f"/automations/{made['id']}/publish")
     assert (status, body["error"].partition(" while")[0]) == (409, f"`{name}` cannot be published")
 
@@ -272,8 +272,8 @@ async def test_scopes_divide_reading_writing_and_publishing(acme: Org) -> None:
     assert await allowed("automations:write") == {f"{method} {path}" for method, path in EVERY} - publishing
 
 
-async def test_ids_of_another_organization_are_unknown(acme: Org, client: httpx.AsyncClient, database_url: str) -> None:
-    other = await Org.create(client, database_url, "other")
+async def test_ids_of_another_organization_are_unknown(acme: Org, client: httpx.AsyncClient, dsn: str) -> None:
+    other = await Org.create(client, dsn, "other")
     _, made = await acme.call("POST", "/automations", DRAFT)
     body = {"revision": 1, "version": 1, "event": EVENT}
     of_other_org, unknown = [], []

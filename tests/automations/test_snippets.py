@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from api.catalog.maintenance import delete_expired
-from api.store.access import list_organizations
 from api.store.database import Database
 from tests.automations.conftest import Org
 from tests.automations.test_routes import EVENT, GRAPH, SPEC
@@ -51,18 +50,15 @@ async def test_a_version_keeps_the_texts_it_was_published_with_and_drafts_have_t
     assert answer["versions"][0]["graph"]["snippets"] == pinned
 
 
-async def test_versions_that_were_replaced_long_ago_and_are_not_pinned_are_deleted(
-    acme: Org, database: Database
-) -> None:
-    async with database.transaction() as tx:
-        (org_id,) = await list_organizations(tx)
+async def test_versions_that_were_replaced_long_ago_and_are_not_pinned_are_deleted(acme: Org, dsn: str) -> None:
     for body in ("one", "two", "three"):
         assert (await save(acme, "footer", body))[0] == 200
         if body == "two":
             _, made = await acme.call("POST", "/automations", DRAFT)
             assert (await acme.call("POST", f"/automations/{made['id']}/publish"))[0] == 200
     for days, left in ((89, [3, 2, 1]), (91, [3, 2])):
-        await delete_expired(database, org_id, datetime.now(UTC) + timedelta(days=days))
+        async with Database(dsn, size=1) as database:
+            await delete_expired(database, acme.id, datetime.now(UTC) + timedelta(days=days))
         _, answer = await acme.call("GET", "/snippets/footer/versions")
         assert [version["version"] for version in answer["versions"]] == left
     _, used = await acme.call("GET", "/snippets/footer")
@@ -115,11 +111,9 @@ async def test_versions_are_listed_and_a_change_names_the_one_that_it_started_fr
     ]
 
 
-async def test_snippets_of_another_organization_are_unknown(
-    client: httpx.AsyncClient, acme: Org, database_url: str
-) -> None:
+async def test_snippets_of_another_organization_are_unknown(client: httpx.AsyncClient, acme: Org, dsn: str) -> None:
     await save(acme, "footer", "x")
-    globex = await Org.create(client, database_url, "globex")
+    globex = await Org.create(client, dsn, "globex")
     assert (await globex.call("GET", "/snippets"))[1] == {"snippets": []}
     _, made = await globex.call("POST", "/automations", DRAFT)
     assert (await globex.call("POST", f"/automations/{made['id']}/publish"))[0] == 400

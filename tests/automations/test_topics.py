@@ -80,24 +80,24 @@ async def test_an_unknown_topic_is_refused_at_publication_and_a_used_one_cannot_
 
 
 async def test_a_topic_is_not_deleted_while_an_automation_that_names_it_is_published(
-    acme: Org, database_url: str, postgres: Server
+    acme: Org, dsn: str, postgres: Server
 ) -> None:
     await save(acme, "news")
     async with asyncio.TaskGroup() as tasks:
-        with connect_as(database_url) as connection:
+        with connect_as(dsn) as connection:
             connection.execute("SELECT FROM topics FOR SHARE")
             deleting = tasks.create_task(acme.call("DELETE", "/topics/news"))
-            await until_lock_waits(postgres, database_url, 1)
+            await until_lock_waits(postgres, dsn, 1)
             here = await create(acme, "news")
             publishing = tasks.create_task(acme.call("POST", f"{here}/publish"))
-            await until_lock_waits(postgres, database_url, 2)
+            await until_lock_waits(postgres, dsn, 2)
     assert (deleting.result()[0], publishing.result()[0]) == (409, 200)
 
 
-async def test_a_topic_is_published_only_while_every_process_knows_topics(acme: Org, database_url: str) -> None:
+async def test_a_topic_is_published_only_while_every_process_knows_topics(acme: Org, dsn: str) -> None:
     await save(acme, "news")
     here = await create(acme, "news")
-    with psycopg.connect(libpq_dsn(database_url), application_name=f"{APPLICATION_NAME}0016_bounces engine"):
+    with psycopg.connect(libpq_dsn(dsn), application_name=f"{APPLICATION_NAME}0016_bounces engine"):
         status, refusal = await acme.call("POST", f"{here}/publish")
         assert (status, "`topic` cannot be published" in str(refusal)) == (409, True)
     assert (await acme.call("POST", f"{here}/publish"))[0] == 200
