@@ -4,7 +4,7 @@ An entry that waits at a step continues at a step of the other version, as if it
 What that means is decided by the interpreter, so an entry is moved only where the interpreter says what it does next.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -114,7 +114,8 @@ def waits_alike(start: VersionedGraph, to: VersionedGraph, node_id: str) -> bool
     if old.kind != new.kind or isinstance(old.action, InvalidAction) or isinstance(new.action, InvalidAction):
         return False
     texts = {field.key for field in fields_of_type(old.kind, "line", "text", "locales")}
-    if not same_json(*(_without(of.data[node_id], texts) for of in (start, to))):
+    written = [{key: value for key, value in of.data[node_id].items() if key not in texts} for of in (start, to)]
+    if not same_json(*written):
         return False
     channel = old.action.channel
     is_quiet = channel is not None and channel.to_contact
@@ -124,10 +125,6 @@ def waits_alike(start: VersionedGraph, to: VersionedGraph, node_id: str) -> bool
     return (not has_zone or before.zone_of(None) == after.zone_of(None)) and (
         not is_quiet or before.quiet_hours == after.quiet_hours
     )
-
-
-def _without(data: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key not in keys}
 
 
 class Prediction(msgspec.Struct, frozen=True):
