@@ -32,7 +32,7 @@ from workbench.language.channel import EMAIL, ConnectionMessage, EmailMessage, I
 from workbench.language.codec import decode
 from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
-from workbench.language.event import Identifiers
+from workbench.language.event import Identifiers, mask_email
 from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_effects
 from workbench.language.filter import Filter, Where
 from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Edge, FrequencyCap, Graph, Node, QuietHours
@@ -268,6 +268,16 @@ def test_a_list_of_the_payload_is_no_list_of_collected_events() -> None:
     assert verdict["actual"] == [1, 2]
     (verdict,) = detail(at(Condition((Filter("events", "exists"),)), facts))["verdicts"]
     assert verdict["actual"] == [1, 2]
+
+
+def test_steps_show_addresses_of_contacts_masked_and_other_texts_as_they_are() -> None:
+    payload: dict[str, Any] = {"note": "eve@b.co", "who": {"email": "eve@b.co"}}
+    paths = ("note", "payload.who", "email", "contact.email", "contact")
+    condition = Condition(tuple(Filter(path, "exists") for path in paths))
+    verdicts = detail(at(condition, Facts("paid", Identifiers(), payload, ANN)))["verdicts"]
+    note, who, *emails, contact = [verdict["actual"] for verdict in verdicts]
+    assert (note, who, emails) == ("eve@b.co", {"email": "eve@b.co"}, [mask_email("ann@b.co")] * 2)
+    assert contact["email"] == mask_email("ann@b.co")
 
 
 def test_a_delay_counts_from_when_it_is_reached() -> None:
