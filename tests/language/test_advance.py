@@ -5,6 +5,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,9 +156,18 @@ def test_a_cancelled_automation_cancels_before_anything_else() -> None:
 
 
 def test_a_missing_node_is_dead() -> None:
-    decision = advance(line(Exit()), at("gone"), FACTS, NOW)
-    assert (decision.run.state, decision.run.outcome) == (State.DEAD, "node_missing")
-    assert advance(Graph(), START, FACTS, NOW).run.outcome == "node_missing"
+    for graph, run, node_id in [(line(Exit()), at("gone"), "'gone'"), (Graph(), START, "None")]:
+        error = f"node_missing: {node_id} is not in the graph"
+        dead = msgspec.structs.replace(run, state=State.DEAD, outcome="node_missing", error=error)
+        assert advance(graph, run, FACTS, NOW) == Decision(dead)
+
+
+def test_a_pause_uses_up_no_attempt() -> None:
+    paused = msgspec.structs.replace(FACTS, paused=True)
+    for attempt in (1, 3):
+        run = at("1", attempt=attempt)
+        after = msgspec.structs.replace(run, state=State.PAUSED, attempt=attempt - 1)
+        assert advance(line(Exit()), run, paused, NOW) == Decision(after)
 
 
 def test_attempts_without_an_outcome_run_out() -> None:

@@ -214,3 +214,6 @@ def test_each_channel_has_its_own_number_of_attempts(action: Any, most: int) -> 
 def test_no_schedule_means_one_attempt() -> None:
     once = msgspec.structs.replace(FACTS, retries=RetryPolicy(()))
     assert decide_failure(graph(HOOK), AT_N, Failure("x", "y"), once, NOW).run.state is State.DEAD
+    assert advance(graph(HOOK), AT_N, once, NOW).run.state is State.COMPLETED
+    second = msgspec.structs.replace(AT_N, attempt=2)
+    assert advance(graph(HOOK), second, once, NOW).run.outcome == "attempts_exhausted"

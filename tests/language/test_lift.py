@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.language.advance import MAX_CLOCK_SETBACK, attribution_window, max_duration
-from workbench.language.channel import INAPP, RetryPolicy
+from workbench.language.channel import EMAIL, INAPP, RetryPolicy
 from workbench.language.graph import Graph, read_graph
 from workbench.language.lift import Lift, LiftGroup, lift, newcombe_interval, wilson_interval
 
@@ -99,4 +99,9 @@ def test_the_longest_wait_includes_quiet_hours_and_retries() -> None:
     )
     assert max_duration(plain) == timedelta(seconds=1.2 * sum(INAPP.delays_s))
     assert max_duration(quiet) - max_duration(plain) == 6 * (timedelta(hours=10.25) + MAX_CLOCK_SETBACK)
+    email = [nodes[0], {"id": "m", "type": "send_email", "data": {"subject": "x", "body": "y"}}]
+    late = read_graph({"nodes": email, "edges": edges, "settings": night})
+    assert isinstance(late, Graph)
+    retried = 7 * (timedelta(hours=10.25) + MAX_CLOCK_SETBACK)
+    assert max_duration(late) == timedelta(seconds=1.2 * sum(EMAIL.delays_s)) + retried
     assert attribution_window(plain, RetryPolicy((100.0,))) == timedelta(days=7, seconds=120)
