@@ -76,6 +76,12 @@ def test_the_next_node_starts_at_attempt_one() -> None:
 
 def test_a_message_id_never_changes() -> None:
     assert message_id("5e6f", "welcome") == "e58d412d-3b2d-8d6f-8b64-37c67ba28cc7"
+    assert [message_id(entry_id, "n") for entry_id in ("e1", "e2", "e4", "e6")] == [  # with each variant of RFC 9562
+        "c7215cb6-38ae-8789-8b4a-218007fe4095",
+        "bc5b70de-910f-8c46-b402-cae34c2f6234",
+        "acb385cd-ab0b-8249-984b-f1d89f548a52",
+        "b4e924f0-392d-890e-a7c7-82e13f4c7f9b",
+    ]
 
 
 def test_message_ids_are_uuids_of_version_8_and_differ() -> None:
