@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
-from types import FunctionType
-from typing import Any, TextIO
+from types import CodeType, FunctionType
+from typing import Any, TextIO, TypeAlias
 
 import coverage
 import libcst
@@ -43,6 +43,9 @@ MUTATED = ("workbench/language/*.py", "api/ingest/identity.py")
 TESTS = ("tests/language", "tests/text/test_forms.py", "tests/ingest/test_identity_resolution.py")
 RESULTS = Path("build/mutants.jsonl")
 MEMORY_BYTES = 4 << 30  # a mutant that never stops appending ends here
+
+
+Functions: TypeAlias = dict[tuple[str, str], list[FunctionType]]  # by the path of the file and the qualified name
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +202,10 @@ class _Runner:
             importlib.import_module(_module(path))
         reached = _reached(session.items)
         _say(f"{len(session.items)} tests, {sum(reached.seconds):.1f} CPU s")
-        functions: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
+        functions: Functions = defaultdict(list)
         for value in gc.get_objects():
             if isinstance(value, FunctionType):
-                functions[value.__module__, value.__qualname__].append(value)
+                functions[value.__code__.co_filename, value.__code__.co_qualname].append(value)
         gc.freeze()
         started, counts = time.monotonic(), Counter[str]()
         with RESULTS.open("a") as file:
@@ -227,11 +230,7 @@ class _Runner:
             yield from (mutant for mutant in mutants if mutant.key not in self._done)
 
     def _run(
-        self,
-        waiting: Iterator[Mutant],
-        items: list[pytest.Item],
-        reached: Reached,
-        functions: dict[tuple[str, str], list[FunctionType]],
+        self, waiting: Iterator[Mutant], items: list[pytest.Item], reached: Reached, functions: Functions
     ) -> Iterator[dict[str, Any]]:
         failed: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)  # by function, tests that noticed a change
         running: dict[int, tuple[Mutant, int]] = {}
@@ -243,12 +242,11 @@ class _Runner:
                     {test for line in mutant.lines for test in by_line.get(line, ())},
                     key=lambda test: (-noticed[test], reached.seconds[test]),
                 )
-                targets = functions[_module(mutant.path), mutant.function]
                 reading, writing = os.pipe()
                 pid = os.fork()
                 if pid == 0:
                     os.close(reading)
-                    _be(mutant, targets, [(test, items[test], reached.seconds[test]) for test in tests], writing)
+                    _be(mutant, functions, [(test, items[test], reached.seconds[test]) for test in tests], writing)
                 os.close(writing)
                 running[pid] = mutant, reading
             if not running:
@@ -267,15 +265,21 @@ class _Runner:
                 yield result | {"verdict": failure}
 
 
-def _be(mutant: Mutant, targets: list[FunctionType], tests: list[tuple[int, pytest.Item, float]], writing: int) -> None:
+def _be(mutant: Mutant, functions: Functions, tests: list[tuple[int, pytest.Item, float]], writing: int) -> None:
     """Be the mutant until a test fails, then end; says in `writing` what changed, and the number of that test."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
+        path = str(Path(mutant.path).resolve())
+        targets = functions[path, mutant.function]
         diff, compiled = _compile(mutant, targets[0])
         os.write(writing, diff.encode() + b"\0")
         for target in targets:
             target.__code__, target.__defaults__ = compiled.__code__, compiled.__defaults__
             target.__kwdefaults__ = compiled.__kwdefaults__
+        for inner in _inner_codes(compiled.__code__):  # of functions that were made while modules were imported
+            for made in functions.get((path, inner.co_qualname), ()):
+                if made.__code__.co_freevars == inner.co_freevars:
+                    made.__code__ = inner
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
@@ -292,6 +296,13 @@ def _be(mutant: Mutant, targets: list[FunctionType], tests: list[tuple[int, pyte
         os.write(writing, f"error {error!r}".encode())
     finally:
         os._exit(0)
+
+
+def _inner_codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inner_codes(constant)
 
 
 def _fails(item: pytest.Item, following: pytest.Item | None) -> bool:
