@@ -10,6 +10,7 @@ import pytest
 
 from tests.inapp.wallet import evm_wallet
 from workbench.language.actions import (
+    MAX_WAIT,
     Action,
     Branch,
     Collect,
@@ -29,7 +30,7 @@ from workbench.language.actions import (
 )
 from workbench.language.advance import advance
 from workbench.language.channel import EMAIL, ConnectionMessage, EmailMessage, InappMessage, Message, WebhookMessage
-from workbench.language.codec import decode
+from workbench.language.codec import decode, utc_text
 from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
 from workbench.language.event import Identifiers, mask_email
@@ -356,6 +357,18 @@ def test_a_time_of_day_that_came_in_a_pause_has_not_been_missed(resumed: bool, s
     run = msgspec.structs.replace(WAITING.claimed(), resumed=resumed)
     assert at(WaitUntil(clock=time(9)), now=NOW + DAY, run=run).run.state is state
     assert at(Collect(clock=time(9)), now=NOW + DAY, run=run).run.state is state
+
+
+def test_a_wait_for_a_time_or_a_date_begins() -> None:
+    def until(date: str, **more: Any) -> dict[str, Any]:
+        facts = Facts("paid", Identifiers(), {"due": date}, ANN)
+        return detail(at(WaitUntil(date="payload.due", **more), facts))
+
+    assert detail(at(WaitUntil(clock=time(9)))) == {"cause": "time", "until": "2026-11-21T00:00:00Z"}
+    assert until("2026-11-21") == {"cause": "date", "until": "2026-11-20T15:00:00Z"}
+    assert until("2026-11-21", weekdays=(1,)) == {"cause": "date", "until": "2026-11-22T15:00:00Z"}
+    assert until(utc_text(NOW + MAX_WAIT)) == {"cause": "date", "until": utc_text(NOW + MAX_WAIT)}
+    assert until(utc_text(NOW + MAX_WAIT + timedelta(seconds=1))) == {"cause": "date_too_far"}
 
 
 def test_a_split_follows_the_contacts_bucket() -> None:
