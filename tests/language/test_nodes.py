@@ -29,7 +29,15 @@ from workbench.language.actions import (
     WaitUntil,
 )
 from workbench.language.advance import advance
-from workbench.language.channel import EMAIL, ConnectionMessage, EmailMessage, InappMessage, Message, WebhookMessage
+from workbench.language.channel import (
+    EMAIL,
+    INAPP,
+    ConnectionMessage,
+    EmailMessage,
+    InappMessage,
+    Message,
+    WebhookMessage,
+)
 from workbench.language.codec import decode, utc_text
 from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
@@ -400,6 +408,28 @@ def test_a_message_waits_until_the_quiet_hours_end(action: Action) -> None:
 def test_quiet_hours_use_up_no_attempt() -> None:
     decision = at(SendInapp("t", "b"), now=LATE, run=msgspec.structs.replace(AT, attempt=4), settings=NIGHT)
     assert decision.run.claimed().attempt == 4
+
+
+def test_a_late_engine_sends_by_the_real_time() -> None:
+    late, early = (msgspec.structs.replace(FACTS, real_now=real_now) for real_now in (LATE, NOW - DAY))
+    message = SendInapp("t", "b")
+    assert at(message, late, settings=NIGHT).run.due_at == MORNING
+    sent = at(message, early, settings=NIGHT)
+    assert sent.run.node_id == "None"
+    times = [apply_effects(facts, sent.effects, NOW).history.messages_at for facts in (late, early)]
+    assert times == [(LATE,), (NOW,)]
+    delay = delay_after(INAPP.delays_s, 1, "a1/")
+    assert delay is not None
+    assert at(message, msgspec.structs.replace(NOBODY, real_now=LATE)).run.due_at == LATE + delay
+
+
+def test_the_filters_of_a_wait_see_the_later_event() -> None:
+    paths = {"event": "bought", "email": "eve@b.co", "payload.plan": "pro", "contact.tier": "gold", "contactId": "c1"}
+    later = LaterEvent(NOW + HOUR, "bought", Identifiers(email="eve@b.co"), {"plan": "pro"}, "v1")
+    facts = msgspec.structs.replace(FACTS, later_events=(later,), joined=(purchase(HOUR),))
+    wait_for = WaitForEvent("bought", tuple(Filter(path, "eq", value) for path, value in paths.items()), DAY)
+    assert at(wait_for, facts, NOW + 2 * HOUR, WAITING.claimed()).run.node_id == "matched"
+    assert [event["event"] for event in facts.context_of(later)["events"]] == ["paid", "bought"]
 
 
 def test_webhooks_ignore_quiet_hours() -> None:
