@@ -23,6 +23,7 @@ STARTS = ("2026-03-24T09:30:00+00:00", "2026-03-05T23:58:00+00:00", "2026-02-10T
 # No sum of delays equals a difference of these, so two entries are rarely due at the same time.
 OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 261_007, 500_025)
 UNDO_OFFSETS = (41, 4_507, 95_203, 300_011)
+MERGE_OFFSETS = (27, 61, 3_711, 91_009)
 NAMES = ("deposit", "deposit", "deposit", *EVENTS)
 SEGMENT = "vip"
 
@@ -242,7 +243,9 @@ def automations(draw: st.DrawFn) -> Automation:
     can_start = not graph_of(drawn).collects
     # Publication adds the snippets.
     graph = {"nodes": drawn["nodes"], "edges": drawn["edges"], "settings": drawn["settings"] | draw(SHARED_SETTINGS)}
-    trigger = draw(st.one_of(EVENT_TRIGGERS, EVENT_TRIGGERS, START_TRIGGERS) if can_start else EVENT_TRIGGERS)
+    # Not of a union, in which each of the many kinds of events would count as much as all starts.
+    triggers = draw(st.sampled_from([EVENT_TRIGGERS, EVENT_TRIGGERS, START_TRIGGERS])) if can_start else EVENT_TRIGGERS
+    trigger = draw(triggers)
     return Automation(trigger, graph)
 
 
@@ -308,7 +311,7 @@ def worlds(draw: st.DrawFn) -> World:
     # While engines are late or killed, caps, quiet hours and retries follow the real time (limits.py).
     late, kills = draw(st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), (True, True)]))
     plain = late or kills
-    own = tuple(draw(contacts(number)) for number in range(1 if plain else draw(st.sampled_from([1, 1, 2]))))
+    own = tuple(draw(contacts(number)) for number in range(1 if plain else draw(st.sampled_from([1, 2, 2]))))
     if plain:
         own = (msgspec.structs.replace(own[0], identifiers=IDENTIFIERS[0], opted_out=()),)
     drawn = [draw(automations())]
@@ -340,7 +343,7 @@ def worlds(draw: st.DrawFn) -> World:
     if any(item.trigger.get("event") == "*" for item in drawn):  # in a backtest imported events start entries, too
         played = [action for action in played if not isinstance(action, Import)]
     if not plain:
-        played = sorted([*played, *draw(undone(tuple(drawn), tuple(played)))], key=lambda action: action.at)
+        played = sorted([*played, *draw(undone(tuple(drawn), tuple(played), len(own)))], key=lambda action: action.at)
     return World(
         draw(st.sampled_from(STARTS)),
         tuple(drawn),
@@ -349,18 +352,23 @@ def worlds(draw: st.DrawFn) -> World:
         draw(st.sampled_from([None, None, "Europe/Zurich", "America/New_York"])),
         late,
         tuple(draw(KILLS)) if kills else (),
-        draw(st.sampled_from([False, False, False, True])),
+        any(isinstance(action, Undo | Publication) for action in played) or draw(st.integers(0, 6)) == 6,
     )
 
 
 @st.composite
-def undone(draw: st.DrawFn, drawn: tuple[Automation, ...], played: tuple[Action, ...]) -> list[Action]:
-    """Draw undos of merges, and perhaps the publication of another version, whose move is perhaps undone."""
+def undone(draw: st.DrawFn, drawn: tuple[Automation, ...], played: tuple[Action, ...], contacts: int) -> list[Action]:
+    """Draw a merge and its undo, and the publication of another version, whose move may be undone."""
     free = sorted(draw(st.permutations(UNDO_OFFSETS))[:3])
     more: list[Action] = []
-    if any(isinstance(action, Merge) for action in played) and draw(st.booleans()):
+    merges = [action for action in played if isinstance(action, Merge)]
+    merging = draw(st.sampled_from(["", "", "merge", "undo"])) if contacts > 1 else ""
+    if merging and not merges:
+        keep = draw(st.integers(0, 1))
+        more.append(Merge(draw(st.sampled_from(MERGE_OFFSETS)), keep, 1 - keep))
+    if merging == "undo":
         more.append(Undo(free.pop()))
-    if draw(st.integers(0, 3)):
+    if draw(st.integers(0, 3)) < 3:
         return more
     number = draw(st.integers(0, len(drawn) - 1))
     graph = drawn[number].graph
