@@ -167,7 +167,7 @@ class Comparison:
         if before is None or limits.engine_was_behind(played, event):
             return
         self.expect("explanation before: matched", before.matched, entry is not None, where)
-        if entry is not None and not limits.others_come_first(played, entry):
+        if entry is not None and not limits.others_come_first(played, entry) and not limits.joins_later(entry):
             self.expect("explanation before: reasons", before.reasons, explanation.reasons, where)
 
     # --- Backtests

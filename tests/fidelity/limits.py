@@ -6,6 +6,7 @@ engines are late or killed, caps, quiet hours and retries follow the real time, 
 """
 
 from tests.fidelity.stage import PlayedEvent, PlayedWorld, StartedEntry
+from workbench.language.run import JOINED
 
 
 def engine_was_behind(played: PlayedWorld, event: PlayedEvent) -> bool:
@@ -50,3 +51,8 @@ def is_disturbed(played: PlayedWorld, entry: StartedEntry) -> bool:
 def is_erased(played: PlayedWorld, entry: StartedEntry) -> bool:
     """The erasure of a contact ends its entries and empties its messages; backtests leave it out."""
     return entry.contact_id in played.erased
+
+
+def joins_later(entry: StartedEntry) -> bool:
+    """An explanation of an event before it comes does not know that its entry will join another one after a wait."""
+    return entry.outcome == JOINED and len(entry.steps) > 1
