@@ -21,6 +21,7 @@ from api.parts.count import CountRequest, ReportCounts
 from api.query.gateway import Gateway
 from api.settings import Settings, child_environment
 from api.store.analyst import QueryTimeoutError
+from api.store.database import key_value_dsn
 from workbench.language.codec import encode
 from workbench.language.reports import MessagePerformance, ReportBody
 
@@ -40,7 +41,7 @@ class ReportCounter:
     """Counts reports over parts, for one API process."""
 
     def __init__(self, gateway: Gateway, dsn: str, data_dir: Path | None) -> None:
-        self._gateway, self._dsn, self._data_dir = gateway, dsn, data_dir
+        self._gateway, self._dsn, self._data_dir = gateway, key_value_dsn(dsn), data_dir
         self.running: set[asyncio.subprocess.Process] = set()
 
     async def count(self, org_id: int, report: ReportBody) -> ReportCounts | None:

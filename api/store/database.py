@@ -49,10 +49,6 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
-from sqlalchemy import text
-from sqlalchemy.dialects.postgresql import asyncpg as asyncpg_dialect
-from sqlalchemy.dialects.postgresql import psycopg as psycopg_dialect
-from sqlalchemy.engine import make_url
 
 from api.clock import Clock, monotonic_ns
 
@@ -70,18 +66,22 @@ def sql_folder() -> Path:
 @cache
 def load(subject: str) -> dict[str, str]:
     """Return the statements of `sql/queries/<subject>.sql` by name, with psycopg's `%(name)s` parameters."""
-    dialect = psycopg_dialect.dialect()  # type: ignore[no-untyped-call]
-    return {name: str(text(body).compile(dialect=dialect)) for name, body in _named_statements(subject)}
+    return {name: _PARAMETER.sub(r"%(\1)s", body.replace("%", "%%")) for name, body in _named_statements(subject)}
 
 
 @cache
 def load_numbered(subject: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Return the same statements with the protocol's `$1` parameters, and the names of these parameters in order."""
-    dialect = asyncpg_dialect.dialect()  # type: ignore[no-untyped-call]
-    compiled = {name: text(body).compile(dialect=dialect) for name, body in _named_statements(subject)}
-    return {name: (str(statement), tuple(statement.positiontup or ())) for name, statement in compiled.items()}
+    statements = {}
+    for name, body in _named_statements(subject):
+        numbers: dict[str, int] = {}
+        numbered = _PARAMETER.sub(lambda match: f"${numbers.setdefault(match[1], len(numbers) + 1)}", body)  # noqa: B023
+        statements[name] = numbered, tuple(numbers)
+    return statements
 
 
+# As in SQLAlchemy's `text()`, which a process that lives for a second would wait for: a cast is no parameter.
+_PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
 _STATEMENT_NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 
 
@@ -600,8 +600,15 @@ def libpq_dsn(url: str) -> str:
     """Return a DSN that libpq understands from any usual form: `postgres://`, `postgresql+psycopg://`, or key=value."""
     if "://" not in url:
         return url
+    from sqlalchemy.engine import make_url  # here, because it takes as long to import as a short command takes
+
     parsed = make_url(url.replace("postgres://", "postgresql://", 1))
     return parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def key_value_dsn(url: str) -> str:
+    """Return a DSN in the form key=value, which needs no conversion."""
+    return make_conninfo("", **conninfo_to_dict(libpq_dsn(url)))
 
 
 def describe_database(url: str) -> str:
@@ -615,6 +622,8 @@ def with_application_name(url: str, name: str) -> str:
     """Return the URL with an application name, which `Database` adds to the name of its connections."""
     if "://" not in url:
         return make_conninfo(url, application_name=name)
+    from sqlalchemy.engine import make_url
+
     return make_url(url).update_query_dict({"application_name": name}).render_as_string(hide_password=False)
 
 

@@ -22,7 +22,6 @@ from typing import LiteralString, TypeVar
 import msgspec
 from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy.engine import URL
 
 from api.crypto import Keyring
 from api.store.database import Database, Transaction, is_coordinator
@@ -426,5 +425,7 @@ def login_url(dsn: str, role: str, password: str) -> str:
     if host is not None and host.startswith("/"):  # the folder of a Unix socket goes into the query of a URL
         query |= {"host": host} | ({"port": port} if port else {})
         host = port = None
+    from sqlalchemy.engine import URL  # as in `database.libpq_dsn`
+
     url = URL.create("postgresql", role, password, host, int(port) if port else None, database, query)
     return url.render_as_string(hide_password=False)

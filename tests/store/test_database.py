@@ -3,8 +3,19 @@
 import asyncio
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import asyncpg, psycopg
 
-from api.store.database import Database, DatabaseUnavailableError, Transaction, TransactionConflictError
+from api.store.database import (
+    Database,
+    DatabaseUnavailableError,
+    Transaction,
+    TransactionConflictError,
+    _named_statements,
+    load,
+    load_numbered,
+    sql_folder,
+)
 
 BUMP = "UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s"
 SESSION = "SELECT FROM pg_stat_activity WHERE pid = %s"
@@ -68,3 +79,12 @@ async def test_one_transaction_of_a_deadlock_fails_wherever_its_rows_are(databas
     ended = await asyncio.gather(*(lock_both(org_id, org_id % 3 + 1) for org_id in rows), return_exceptions=True)
     await database.close()
     assert sorted(map(type, ended), key=str) == sorted([TransactionConflictError, type(None), type(None)], key=str)
+
+
+@pytest.mark.parametrize("subject", sorted(path.stem for path in (sql_folder() / "queries").glob("*.sql")))
+def test_parameters_of_named_statements_are_those_that_sqlalchemy_finds(subject: str) -> None:
+    compiled = {name: text(body).compile(dialect=asyncpg.dialect()) for name, body in _named_statements(subject)}
+    expected = {name: (str(statement), tuple(statement.positiontup or ())) for name, statement in compiled.items()}
+    assert load_numbered(subject) == expected
+    named = {name: str(text(body).compile(dialect=psycopg.dialect())) for name, body in _named_statements(subject)}
+    assert load(subject) == named
