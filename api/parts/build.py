@@ -18,7 +18,7 @@ rows of each file. One transaction at a time builds for an organization; the loc
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -43,6 +43,7 @@ MERGED_FILES = 16  # at a time
 TOUCHED_PER_PAGE = 500
 REMOVED_FILE_S = 600
 REWRITE_INTERVAL = timedelta(minutes=10)  # rewriting a bucket takes seconds, so touched contacts are collected
+MANY_TOUCHED = 5_000  # contacts, whose events a reader may take 0.3 s to read from the database
 _SAMPLE_ROWS = 2_000
 _NUMBERED_CONTACTS = 5_000
 _LOCKED_ROWS_PAUSE_S = 0.1
@@ -217,7 +218,7 @@ class _Builder:
             assert progress is not None, "only the holder of the turn deletes it"
             until, _ = await store.find_oldest_open(tx)
             numbers = await store.list_event_numbers(tx, self._org_id)
-            months = await store.list_partitions(tx)
+            months = await store.list_months(tx)
             known, keys, closed, rows = len(numbers), progress.keys, progress.closed, 0
             collected = _Collected(progress.buckets)
             async for page, end in read_pages(tx, self._org_id, progress.closed, until):
@@ -249,10 +250,11 @@ class _Builder:
         async with open_snapshot(self._database) as tx:
             touched = await store.list_touched(tx, self._org_id)
             progress, parts = await self._listed(tx)
-            if not touched or not is_rewrite_due(progress.rewritten_at, self._now()):
+            before = self._now() - REWRITE_INTERVAL
+            if self._org_id not in await store.find_rewrites_due(tx, progress.folder, before, MANY_TOUCHED):
                 return 0
             numbers = np.array(sorted(contact.number for contact in touched if contact.number is not None), np.int64)
-            names, months = await store.list_event_numbers(tx, self._org_id), await store.list_partitions(tx)
+            names, months = await store.list_event_numbers(tx, self._org_id), await store.list_months(tx)
             known, written, collected = len(names), [], _Collected(progress.buckets)
             for start in range(0, len(touched), TOUCHED_PER_PAGE):
                 ids = [contact.contact_id for contact in touched[start : start + TOUCHED_PER_PAGE]]
@@ -406,16 +408,14 @@ class _Collected:
         self._tables: dict[Slot, list[pa.Table]] = defaultdict(list)
         self.rows = self.bytes = 0
 
-    def add(self, page: EventPage, numbers: dict[str, int], months: dict[int, str]) -> None:
+    def add(self, page: EventPage, numbers: dict[str, int], months: Collection[str]) -> None:
         """Add a page; as in `page_table`, new names get numbers."""
         table = page_table(page, numbers)
         self.rows += table.num_rows
         self.bytes += table.nbytes
-        for partition in np.unique(page.partitions):
-            is_in = page.partitions == partition
-            of_partition = table if is_in.all() else table.filter(pa.array(is_in))
-            for bucket, rows in files.split(of_partition, self._buckets):
-                self._tables[bucket, months[int(partition)]].append(rows)
+        for month, of_month in by_month(table, months):
+            for bucket, rows in files.split(of_month, self._buckets):
+                self._tables[bucket, month].append(rows)
 
     def drain(self, keys: Sequence[str]) -> Iterator[tuple[Slot, pa.Table]]:
         """Remove all events; yield those of each slot, sorted and with their columns of payloads."""
@@ -435,6 +435,15 @@ def page_table(page: EventPage, numbers: dict[str, int]) -> pa.Table:
     return pa.table([*map(pa.array, columns), page.ids, page.payloads], files.schema(()))
 
 
+def by_month(table: pa.Table, months: Collection[str]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the events of each partition of `events`: that of their month if there is one, else `other`."""
+    created_in = table["created_at"].to_numpy().astype("datetime64[us]").astype("datetime64[M]")
+    for month in np.unique(created_in):
+        name = str(month).replace("-", "_")
+        is_in = created_in == month
+        yield name if name in months else "other", table if is_in.all() else table.filter(pa.array(is_in))
+
+
 def buckets_for(events: int) -> int:
     """Return the number of buckets for so many events, a power of two."""
     return 1 << max((events - 1) // BUCKET_ROWS, 0).bit_length()
@@ -443,8 +452,9 @@ def buckets_for(events: int) -> int:
 def files_to_merge(members: Sequence[PartFile]) -> list[PartFile]:
     """Return the files of a bucket and month to merge now, none if they are few and most events are in one of them.
 
-    The small ones are merged among themselves while they are few compared with the largest: so each event is written
-    again a few times only.
+    The smallest ones are merged among themselves while all small ones are few compared with the largest. So each event
+    is written again a few times only: merging at a tenth of the largest, and not at half of it, would write it 11 times
+    instead of 3.
     """
     by_size = sorted(members, key=lambda part: part.rows)
     small, largest = by_size[:-1], by_size[-1]
@@ -452,8 +462,4 @@ def files_to_merge(members: Sequence[PartFile]) -> list[PartFile]:
         return small[:MERGED_FILES]
     if 2 * sum(part.rows for part in small) > largest.rows:
         return by_size
-    return small if len(small) > MAX_SMALL_FILES else []
-
-
-def is_rewrite_due(rewritten_at: datetime | None, now: datetime) -> bool:
-    return rewritten_at is None or now - rewritten_at >= REWRITE_INTERVAL
+    return small[:MAX_SMALL_FILES] if len(small) > MAX_SMALL_FILES else []

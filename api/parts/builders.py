@@ -110,20 +110,15 @@ class DueBuilds:
                 return []
             oldest, _ = await store.find_oldest_open(tx)
             due = await store.find_due(
-                tx,
-                folder,
-                oldest,
-                NEW_EVENTS,
-                now - MAX_BUILD_DELAY,
-                now - build.REWRITE_INTERVAL,
-                now - timedelta(seconds=build.REMOVED_FILE_S),
+                tx, folder, oldest, NEW_EVENTS, now - MAX_BUILD_DELAY, now - timedelta(seconds=build.REMOVED_FILE_S)
             )
+            due += await store.find_rewrites_due(tx, folder, now - build.REWRITE_INTERVAL, build.MANY_TOUCHED)
             if self._next_search is None or now >= self._next_search:
                 self._next_search = now + _UNBUILT_INTERVAL
                 for org_id in await store.list_unbuilt(tx):
                     if await store.count_tail(tx, org_id, 0, MIN_EVENTS) == MIN_EVENTS:
                         due.append(org_id)
-        return due
+        return sorted(set(due))
 
 
 async def start_builder(settings: Settings, dsn: str, org_ids: Sequence[int]) -> bool:

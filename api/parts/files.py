@@ -23,6 +23,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,6 +54,7 @@ _COLUMNS = (
     pa.field("id", pa.binary(16), nullable=False),
     pa.field("payload", pa.string(), nullable=False),
 )
+_WORD = 8
 _NUMBER = r"^-?\d{1,12}(\.\d{1,6})?$"  # jsonb writes numbers without exponents
 
 
@@ -118,29 +120,20 @@ def common_keys(payloads: pa.StringArray, known: Sequence[str] = ()) -> tuple[st
     for payload in payloads.to_pylist():
         counts.update(msgspec.json.decode(payload, type=dict[str, msgspec.Raw]).keys())
     least = max(len(payloads) // 100, 1)
-    added = [key for key, count in counts.most_common() if count >= least and key not in known and _has_columns(key)]
+    added = [key for key, count in counts.most_common() if count >= least and key not in known]
     return (*known, *added)[:MAX_KEYS]
-
-
-def _has_columns(key: str) -> bool:
-    """Return whether the name of a key stands at its place only: what follows a closing quote is no key.
-
-    In `{"a": "x", ": ": 1, ", ": 5}` the name `", ": ` stands behind the x, too.
-    """
-    return not key.startswith((",", ":", "]"))
 
 
 def typed_columns(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.Array]:
     """Return the columns `number:K` and `json:K` of each key, in the order of `schema`.
 
-    The texts are those of jsonb, with a blank after each colon and comma. Without backslashes and inner objects, the
-    text of one of `common_keys` with its quotes is found in no other place, so the values of a whole column are cut out
-    at once. Decoding payloads one by one takes three times as long, and is left for the others.
+    The texts are those of jsonb, with a blank after each colon and comma. Without backslashes and inner objects, their
+    quotes alone say where names and values are, so the values of a whole column are cut out at once. Decoding payloads
+    one by one takes three times as long, and is left for the others.
     """
     if not keys or not len(payloads):
         return [array for key in keys for array in (pa.nulls(0, pa.int64()), pa.nulls(0, pa.string()))]
-    has_backslash = pc.match_substring(payloads, "\\").to_numpy(zero_copy_only=False)
-    is_plain = ~has_backslash & (pc.count_substring(payloads, "{").to_numpy() == 1)
+    is_plain = _is_plain(payloads)
     is_other = pa.array(~is_plain)
     decoded = None if is_plain.all() else _decoded_values(payloads.filter(is_other), keys)
     columns: list[pa.Array] = []
@@ -150,28 +143,62 @@ def typed_columns(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.Arra
     return columns
 
 
+def _is_plain(payloads: pa.StringArray) -> np.ndarray:
+    """Return which payloads have no backslash and no inner object."""
+    _, content = _buffers(payloads)
+    is_plain = np.ones(len(payloads), bool)
+    for character, expected in ("\\", 0), ("{", 1):
+        found = np.count_nonzero(content == ord(character))
+        if found != expected * len(payloads):
+            is_plain &= pc.count_substring(payloads, character).to_numpy() == expected
+    return is_plain
+
+
 def _plain_values(payloads: pa.StringArray, is_plain: np.ndarray, keys: Sequence[str]) -> Iterator[pa.StringArray]:
     """Yield the JSON texts of each key's values, of arrays only the bracket; empty where there is none."""
-    offsets = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset :][: len(payloads) + 1]
-    content = np.frombuffer(payloads.buffers()[2] or b"", np.uint8)[: offsets[-1]]
+    has_members = is_plain & (pc.binary_length(payloads).to_numpy() > len("{}"))
+    rows = np.flatnonzero(has_members)
+    _, content = _buffers(payloads if len(rows) == len(payloads) else payloads.filter(pa.array(has_members)))
+    # As if another payload followed, and with room for the last word.
+    content = np.append(content, np.frombuffer(b'{"' + bytes(_WORD), np.uint8))
     quotes = np.flatnonzero(content == ord('"'))
-    ends = np.flatnonzero((content == ord(",")) | (content == ord("}")))
+    closing = np.arange(1, len(quotes) - 1, 2)
+    closing = closing[content[quotes[closing] + 1] == ord(":")]  # of names
+    names, ends = quotes[closing - 1] + 1, quotes[closing]
+    row = rows[np.cumsum(content[names - 2] == ord("{")) - 1]
+    starts = ends + len('": ')
+    firsts = content[starts]
+    # A comma and a blank, or two braces, are between a value without quotes and the next one.
+    stops = np.where(firsts == ord('"'), quotes[np.minimum(closing + 2, len(quotes) - 1)] + 1, quotes[closing + 1] - 2)
+    stops = np.where(firsts == ord("["), starts + 1, stops)
+    words = np.ndarray(len(content) - _WORD, np.uint64, content, strides=(1,))  # that begin at each byte
+    beginnings, lengths = words[names], ends - names
+    everything = pa.py_buffer(content)
     for key in keys:
-        name = json.dumps(key, ensure_ascii=False) + ": "
-        found = pc.find_substring(payloads.cast(pa.binary()), name.encode()).to_numpy()
-        has_key = is_plain & (found >= 0)
-        starts = offsets[:-1][has_key] + found[has_key] + len(name.encode())
-        firsts = content[starts]
-        stops = starts + 1
-        is_text, is_array = firsts == ord('"'), firsts == ord("[")
-        stops[is_text] = quotes[np.searchsorted(quotes, starts[is_text], "right")] + 1
-        is_short = ~is_text & ~is_array
-        stops[is_short] = ends[np.searchsorted(ends, starts[is_short])]
-        lengths = np.zeros(len(payloads), np.int32)
-        lengths[has_key] = stops - starts
-        bounds = _offsets(lengths)
-        positions = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1][has_key], lengths[has_key])
-        yield _texts(bounds, content[positions].tobytes())
+        name = key.encode()
+        found = np.flatnonzero((lengths == len(name)) & (beginnings & _mask(len(name)) == _word(name)))
+        for place in range(_WORD, len(name), _WORD):
+            found = found[words[names[found] + place] & _mask(len(name) - place) == _word(name[place:])]
+        # Values and what is between them are elements of one array; a row without the key has an empty value.
+        bounds = np.zeros(2 * len(payloads) + 1, np.int32)
+        bounds[2 * row[found]], bounds[2 * row[found] + 1], bounds[-1] = starts[found], stops[found], len(content)
+        both = pa.StringArray.from_buffers(2 * len(payloads), pa.py_buffer(np.maximum.accumulate(bounds)), everything)
+        yield both.take(pa.array(np.arange(0, len(both), 2)))
+
+
+def _word(text: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(text[:_WORD].ljust(_WORD, b"\0"), sys.byteorder))
+
+
+def _mask(length: int) -> np.uint64:
+    return _word(b"\xff" * length)
+
+
+def _buffers(texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of texts and their bytes, which begin at the first bound."""
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
+    content = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return offsets - offsets[0], content
 
 
 def _decoded_values(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.StringArray]:
@@ -194,8 +221,8 @@ def _texts(offsets: np.ndarray, content: bytes) -> pa.StringArray:
 
 def _typed(texts: pa.StringArray) -> list[pa.Array]:
     """Return the two columns of a key; its values are JSON texts, empty where it is absent."""
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
-    content = np.append(np.frombuffer(texts.buffers()[2] or b"", np.uint8), np.uint8(0))
+    offsets, content = _buffers(texts)
+    content = np.append(content, np.uint8(0))
     is_null = offsets[1:] == offsets[:-1]
     firsts = np.where(is_null, 0, content[offsets[:-1]])
     is_container = (firsts == ord("{")) | (firsts == ord("["))
@@ -268,9 +295,12 @@ class FileWriter:
         self._writer = pq.ParquetWriter(
             self._temporary,
             schema(keys),
-            compression="zstd",
+            compression="zstd",  # at level 6, payloads need a fifth less, and a file takes twice as long to write
             use_dictionary=["event", *(f"json:{key}" for key in keys)],
-            column_encoding=dict.fromkeys(("contact", "occurred_at", "created_at", "stored_in"), "DELTA_BINARY_PACKED"),
+            column_encoding=dict.fromkeys(
+                ("contact", "occurred_at", "created_at", "stored_in", *(f"number:{key}" for key in keys)),
+                "DELTA_BINARY_PACKED",
+            ),
             store_schema=True,
         )
 
@@ -411,6 +441,8 @@ class _Run:
 
 def with_typed_columns(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return events without columns of payloads, with those of these keys."""
-    payload = table["payload"].combine_chunks()
-    columns = [*table.columns, *typed_columns(payload, keys)]
-    return pa.table(columns, schema(keys))
+    payloads = table["payload"].combine_chunks()
+    # In pieces, because arrays of the quotes of all payloads would be mapped anew by each pass over them.
+    starts = range(0, max(len(payloads), 1), READ_ROWS)
+    pieces = [typed_columns(payloads.slice(start, READ_ROWS), keys) for start in starts]
+    return pa.table([*table.columns, *map(pa.chunked_array, zip(*pieces, strict=True))], schema(keys))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from api.parts import files
-from api.parts.build import Slot, open_snapshot, page_table, read_pages
+from api.parts.build import Slot, by_month, open_snapshot, page_table, read_pages
 from api.store import parts as store
 from api.store.database import Database
 
@@ -75,15 +75,14 @@ async def verify(database: Database, data_dir: Path, org_id: int) -> list[str]:
         if progress is None:
             return []
         parts = await store.list_parts(tx, org_id)
-        numbers, months = await store.list_event_numbers(tx, org_id), await store.list_partitions(tx)
+        numbers, months = await store.list_event_numbers(tx, org_id), await store.list_months(tx)
         touched = np.array([contact.number for contact in await store.list_touched(tx, org_id)], np.int64)
         async for page, _ in read_pages(tx, org_id, 0, progress.closed):
             if page is None:
                 continue
-            table, kept = page_table(page, numbers), ~np.isin(page.contacts, touched)
-            for oid in np.unique(page.partitions):
-                rows = table.filter(pa.array(kept & (page.partitions == oid)))
-                _count(expected, months[int(oid)], rows, progress.buckets)
+            table = page_table(page, numbers).filter(pa.array(~np.isin(page.contacts, touched)))
+            for month, rows in by_month(table, months):
+                _count(expected, month, rows, progress.buckets)
     for part in parts:
         path = files.path(data_dir, org_id, part.file)
         try:

@@ -93,13 +93,13 @@ async def list_unbuilt(tx: Transaction) -> list[int]: ...
 
 @query
 async def find_due(
-    tx: Transaction,
-    folder: Uuid | None,
-    oldest: int,
-    events: int,
-    hour_ago: datetime,
-    rewritten_before: datetime,
-    removed_before: datetime,
+    tx: Transaction, folder: Uuid | None, oldest: int, events: int, hour_ago: datetime, removed_before: datetime
+) -> list[int]: ...
+
+
+@query
+async def find_rewrites_due(
+    tx: Transaction, folder: Uuid | None, rewritten_before: datetime, many: int
 ) -> list[int]: ...
 
 
@@ -174,14 +174,13 @@ class MissingContactError(Exception):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events in columns. `partitions`: the oid of each event's partition. Moments are microseconds since the epoch."""
+    """Events in columns. Moments are microseconds since the epoch."""
 
     contacts: np.ndarray
     occurred_at: np.ndarray
     created_at: np.ndarray
     stored_in: np.ndarray
     ids: pa.FixedSizeBinaryArray
-    partitions: np.ndarray
     events: pa.StringArray
     payloads: pa.StringArray
 
@@ -225,39 +224,42 @@ async def _read(tx: Transaction, statement: str, values: Mapping[str, Any]) -> E
     result = cursor.pgresult
     assert result is not None
     cells = [result.get_value(0, column) for column in range(result.nfields)]
-    count = int.from_bytes(cells[0] or b"", "big")
-    if not count:
+    contacts, occurred_at, created_at, stored_in, ids, events, event_lengths, payloads = cells
+    if contacts is None:
         return None
-    contacts, occurred_at, created_at, stored_in, ids, partitions, events, event_lengths, payloads, lengths = cells[1:]
-    assert contacts is not None
     if int.from_bytes(contacts[4:8], "big"):  # the array has nulls
         raise MissingContactError("some events belong to contacts that have no row in the table contacts")
+    raw_ids = fixed_width(ids, "V16").tobytes()
     return EventPage(
-        _fixed(contacts, ">i8").astype(np.int64),
-        _fixed(occurred_at, ">i8").astype(np.int64) + _EPOCH_2000_US,
-        _fixed(created_at, ">i8").astype(np.int64) + _EPOCH_2000_US,
-        _fixed(stored_in, ">i8").astype(np.int64),
-        pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), count, [None, pa.py_buffer(_fixed(ids, "V16").tobytes())]),
-        _fixed(partitions, ">u4").astype(np.int64),
-        _texts(events, event_lengths),
-        _texts(payloads, lengths),
+        fixed_width(contacts, ">i8").astype(np.int64),
+        fixed_width(occurred_at, ">i8").astype(np.int64) + _EPOCH_2000_US,
+        fixed_width(created_at, ">i8").astype(np.int64) + _EPOCH_2000_US,
+        fixed_width(stored_in, ">i8").astype(np.int64),
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(raw_ids) // 16, [None, pa.py_buffer(raw_ids)]),
+        _texts(events or b"", fixed_width(event_lengths, ">i4")),
+        _lines(payloads or b""),
     )
 
 
-def _fixed(array: bytes | None, element: str) -> np.ndarray:
+def fixed_width(array: bytes | None, element: str) -> np.ndarray:
     """Return the elements of an array without nulls: each is preceded by its length."""
     return np.frombuffer(array or b"", [("length", ">i4"), ("value", element)], offset=_ARRAY_HEADER_BYTES)["value"]
 
 
-def _texts(joined: bytes | None, lengths: bytes | None) -> pa.StringArray:
-    sizes = _fixed(lengths, ">i4")
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(joined or b""))
+def _texts(joined: bytes, lengths: np.ndarray) -> pa.StringArray:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(joined))
+
+
+def _lines(joined: bytes) -> pa.StringArray:
+    """Return the lines of a text. Without the line breaks, because readers look at the bytes of a whole column."""
+    breaks = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord("\n"))
+    return _texts(joined.replace(b"\n", b""), np.diff(breaks, prepend=-1, append=len(joined)) - 1)
 
 
 @query
-async def list_partitions(tx: Transaction) -> dict[int, str]: ...
+async def list_months(tx: Transaction) -> set[str]: ...
 
 
 # --- Touched contacts

@@ -49,19 +49,31 @@ SELECT id FROM organizations o WHERE NOT EXISTS (SELECT FROM part_progress p WHE
 
 -- find_due --
 -- Organizations with work for a builder of this folder: enough new events below the oldest open transaction, any that have waited long,
--- touched contacts, files to delete, dropped months.
+-- files to delete, dropped months.
 SELECT p.org_id FROM part_progress p
 WHERE p.folder = :folder AND (
     (SELECT count(*) FROM (
         SELECT FROM events e
         WHERE e.org_id = p.org_id AND e.stored_in >= p.closed AND e.stored_in < :oldest ORDER BY e.stored_in LIMIT :events) tail)
         >= CASE WHEN p.closed_at > :hour_ago ::timestamptz THEN :events ELSE 1 END
-    OR (coalesce(p.rewritten_at, '-infinity') <= :rewritten_before ::timestamptz
-        AND EXISTS (SELECT FROM touched_contacts t WHERE t.org_id = p.org_id))
     OR EXISTS (
         SELECT FROM parts f
         WHERE f.org_id = p.org_id AND CASE WHEN f.removed_at IS NULL THEN to_regclass('workbench.events_' || f.month)::oid IS DISTINCT FROM f.partition
                                            ELSE f.removed_at <= :removed_before ::timestamptz END))
+ORDER BY p.org_id;
+
+-- find_rewrites_due --
+-- Organizations whose touched contacts are to be read again. Rewriting takes about a second for a million events, at most a twentieth of the
+-- time should go into it, and until then readers take these contacts from the database: not if they are many, or if one is erased.
+SELECT p.org_id FROM part_progress p
+WHERE p.folder = :folder AND coalesce(p.rewritten_at, '-infinity') <= :rewritten_before ::timestamptz
+    AND EXISTS (SELECT FROM touched_contacts t WHERE t.org_id = p.org_id)
+    AND (coalesce(p.rewritten_at, '-infinity')
+             <= :rewritten_before - (SELECT coalesce(sum(f.rows), 0) FROM parts f WHERE f.org_id = p.org_id AND f.removed_at IS NULL)::float8
+                                    * interval '20 microseconds'
+         OR (SELECT count(*) FROM (SELECT FROM touched_contacts t WHERE t.org_id = p.org_id LIMIT :many) AS m) >= :many
+         OR EXISTS (SELECT FROM touched_contacts t JOIN contacts c ON c.org_id = t.org_id AND c.id = t.contact_id
+                    WHERE t.org_id = p.org_id AND c.erased_at IS NOT NULL))
 ORDER BY p.org_id;
 
 -- count_tail --
@@ -142,11 +154,12 @@ WHERE org_id = :org_id AND stored_in >= :since AND stored_in < :until
 ORDER BY stored_in OFFSET :rows LIMIT 1;
 
 -- read_page --
--- The events of transactions in [since, until), in arrays and joined texts: one row, whose columns need no parsing.
-SELECT count(*), array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id), array_agg(partition),
-       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, ''), array_agg(octet_length(payload))
+-- The events of transactions in [since, until), in arrays and joined texts: one row, whose columns need no parsing. A jsonb as text has no
+-- line break, so that payloads need no array of their lengths.
+SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id),
+       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
-    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.tableoid AS partition, e.event, e.payload::text AS payload
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
     FROM events e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
     WHERE e.org_id = :org_id AND e.stored_in >= :since AND e.stored_in < :until
@@ -155,11 +168,11 @@ FROM (
 
 -- read_part_of_transaction --
 -- As `read_page`, of one transaction that stored very many events: the next ones after an id.
-SELECT count(*), array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id), array_agg(partition),
-       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, ''), array_agg(octet_length(payload))
+SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id),
+       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
-    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.tableoid AS partition, e.event, e.payload::text AS payload
-    FROM (SELECT *, tableoid FROM events
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
+    FROM (SELECT * FROM events
           WHERE org_id = :org_id AND stored_in = :since AND id > :after ::uuid ORDER BY id LIMIT :limit) e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
     OFFSET 0
@@ -167,20 +180,20 @@ FROM (
 
 -- read_contacts --
 -- As `read_page`, of contacts: the next of their events that parts should have, after an id.
-SELECT count(*), array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id), array_agg(partition),
-       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, ''), array_agg(octet_length(payload))
+SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id),
+       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
-    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.tableoid AS partition, e.event, e.payload::text AS payload
-    FROM (SELECT *, tableoid FROM events
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
+    FROM (SELECT * FROM events
           WHERE org_id = :org_id AND contact_id = ANY (:contact_ids ::uuid[]) AND stored_in < :until AND id > :after ::uuid
           ORDER BY id LIMIT :limit) e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
     OFFSET 0
 ) AS v;
 
--- list_partitions --
--- The months of the partitions of events.
-SELECT c.oid::bigint, substr(c.relname, 8) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+-- list_months --
+-- The months that have partitions of events, and `other`.
+SELECT substr(c.relname, 8) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 WHERE i.inhparent = 'workbench.events'::regclass;
 
 -- Touched contacts -------------------------------------------------------------------------------------------------

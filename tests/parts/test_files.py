@@ -55,9 +55,17 @@ def test_the_columns_of_payloads_are_exact(payloads: list[dict[str, Any]]) -> No
                 assert Decimal(number).scaleb(-6) == Decimal(expected)
 
 
-def test_a_key_that_may_follow_a_closing_quote_has_no_columns() -> None:
-    payloads = pa.array(['{"a": "x", ": ": 1, ", ": 5, "], ": [1]}'])
-    assert files.common_keys(payloads) == ("a",)
+def test_a_key_may_look_like_what_separates_members() -> None:
+    payloads = pa.array(['{"a": "x", ": ": 1, ", ": 5, "], ": [1]}', "{}", '{", ": 2}', "{}"])
+    keys = files.common_keys(payloads)
+    assert sorted(keys) == [", ", ": ", "], ", "a"]
+    columns = iter(files.typed_columns(payloads, sorted(keys)))
+    assert [(number.to_pylist(), text.to_pylist()) for number, text in zip(columns, columns, strict=False)] == [
+        ([5_000_000, None, 2_000_000, None], [None, None, None, None]),
+        ([1_000_000, None, None, None], [None, None, None, None]),
+        ([None, None, None, None], ["[", None, None, None]),
+        ([None, None, None, None], ['"x"', None, None, None]),
+    ]
 
 
 def test_numbers_have_millionths_where_they_are_exact() -> None:

@@ -91,6 +91,25 @@ async def test_rewriting_waits_until_it_pays(parts: Parts) -> None:
     await parts.assert_exact()
 
 
+async def test_many_events_are_rewritten_less_often_but_not_those_of_erased_contacts(parts: Parts) -> None:
+    await send(parts.org, 40)
+    await parts.build()
+    first, second, *_ = await contact_ids(parts)
+    touch = "UPDATE events SET payload = '{}' WHERE org_id = %(org_id)s AND contact_id = %(contact_id)s"
+    left = []
+    for minutes, contact_id in ((0, first), (11, first), (20, second), (20, first)):
+        await parts.org.intake.rows(touch, org_id=parts.org.id, contact_id=contact_id)
+        if contact_id == second:
+            await erase(parts.database, parts.org.author, second)
+        await parts.org.intake.rows("UPDATE parts SET rows = 90000000 WHERE org_id = %(org_id)s", org_id=parts.org.id)
+        await parts.build(timedelta(minutes=minutes))
+        left.append(await touched(parts))
+        await parts.assert_exact()
+    assert left == [set(), {first}, set(), {first}]
+    await parts.build(timedelta(minutes=20))
+    assert await touched(parts) == set()
+
+
 async def test_a_merge_and_its_undo_are_exact_page_by_page(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "PAGE_ROWS", 4)
     monkeypatch.setattr(merging, "PAGES_PER_REQUEST", 1)
