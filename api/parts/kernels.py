@@ -224,7 +224,8 @@ class FunnelKernel:
         self._within = report.within_seconds * MILLION
         self._since, self._texts = since, texts
         self._grouped = report.by is not None
-        # Of each step, arrays of microseconds, and of the groups of their contacts
+        # Of each step, arrays of microseconds, and of the groups of their contacts: of five million contacts, they are
+        # most of what the process has in memory.
         self._took: list[list[Array]] = [[] for _ in self._steps]
         self._of: list[list[Array]] = [[] for _ in self._steps]
 
@@ -251,17 +252,21 @@ class FunnelKernel:
                     return
             starts = _begins(rank[rows])
             self._took[number].append(np.minimum.reduceat(at[rows] - begun, starts))
-            self._of[number].append(groups[rank[rows[starts]]])
+            if self._grouped:
+                self._of[number].append(groups[rank[rows[starts]]].astype(np.int32))
 
     def counted(self) -> dict[str, Any]:
-        took = [np.concatenate(arrays) if arrays else np.zeros(0, np.int64) for arrays in self._took]
-        of = [np.concatenate(arrays) if arrays else np.zeros(0, np.int64) for arrays in self._of]
-        groups = np.unique(of[0]).tolist() if self._grouped else [0]
+        groups = np.unique(_concatenated(self._of[0])).tolist() if self._grouped else [0]
         steps = []
         for step, name in enumerate(self._names):
-            order = np.argsort(of[step], kind="stable") if self._grouped else slice(None)
-            durations, owners = took[step][order] / MILLION, of[step][order]
-            bounds = np.searchsorted(owners, groups), np.searchsorted(owners, groups, "right")
+            durations = _concatenated(self._took[step]) / MILLION
+            self._took[step] = []  # makes room for the medians
+            bounds: tuple[Any, Any] = ([0], [len(durations)])
+            if self._grouped:
+                owners = _concatenated(self._of[step])
+                order = np.argsort(owners, kind="stable")
+                durations, owners = durations[order], owners[order]
+                bounds = np.searchsorted(owners, groups), np.searchsorted(owners, groups, "right")
             for group, begin, end in zip(groups, *bounds, strict=True):
                 chosen = durations[begin:end]
                 record = {"step": step + 1, "event": name, "contacts": len(chosen)}
@@ -270,6 +275,10 @@ class FunnelKernel:
 
     def _text(self, group: int) -> str | None:
         return self._texts[group] if self._grouped and group >= 0 else None
+
+
+def _concatenated(arrays: list[Array]) -> Array:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
 # --- Cohorts: retention, and sums
