@@ -1,17 +1,14 @@
 """The process that counts one report: `python -m api.parts.count`, with the request on its standard input.
 
-In one snapshot it reads the list of files, the rows of later transactions, and all rows of touched contacts:
-
-    report = files (without touched contacts) + rows from `closed` on (without them) + all rows of touched contacts
-
-Then it ends its transaction and reads the files, which stay on the disk for `build.REMOVED_FILE_S`. A transaction that
-stayed open meanwhile would keep Postgres from removing dead rows, and Postgres would end it for being idle.
+In one snapshot it reads the list of files and the rows that are not in them (`listing`). Then it ends its transaction
+and reads the files, which stay on the disk for `build.REMOVED_FILE_S`. A transaction that stayed open meanwhile would
+keep Postgres from removing dead rows, and Postgres would end it for being idle.
 """
 
 import asyncio
 import resource
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,8 +20,8 @@ import pyarrow as pa
 
 from api.clock import to_us
 from api.parts import files
-from api.parts.build import PAGE_ROWS, read_pages
 from api.parts.kernels import MAX_RECORDS, Array, Bucket, Kernel, UncountableError, kernel_of
+from api.parts.listing import NoPartsError, read_heap, read_listing
 from api.parts.rows import (
     ContactRange,
     ReportedEvents,
@@ -40,7 +37,7 @@ from api.parts.rows import (
 )
 from api.store import part_reads
 from api.store import parts as store
-from api.store.analyst import Snapshot, export_snapshot
+from api.store.analyst import Snapshot
 from api.store.database import Database, DatabaseUnavailableError, Transaction
 from workbench.language.codec import encode
 from workbench.language.reports import (
@@ -57,10 +54,7 @@ from workbench.language.reports import (
 
 MEMORY_BYTES = 750_000_000
 PIECE_ROWS = 1_000_000  # of a bucket, in memory at a time
-MAX_HEAP_ROWS = 1_000_000  # that are not in files
-_TOUCHED_PER_PAGE = 500
 _LATE, _EARLY = timedelta(days=7), timedelta(minutes=5)  # created_at after and before occurred_at, at most
-_BEYOND = 2**62  # no transaction has this number
 
 Groups: TypeAlias = Callable[[Bucket], Iterable[Bucket]]
 """Divides a bucket by what `by` finds of its contacts."""
@@ -90,12 +84,19 @@ async def count(request: CountRequest) -> ReportCounts:
     """Count a report, or say why it cannot be counted."""
     try:
         return (await read(request)).count()
-    except (UncountableError, MemoryError, OSError, store.MissingContactError, DatabaseUnavailableError) as error:
+    except (
+        NoPartsError,
+        UncountableError,
+        MemoryError,
+        OSError,
+        store.MissingContactError,
+        DatabaseUnavailableError,
+    ) as error:
         return ReportCounts(reason=f"{type(error).__name__}: {error}")
 
 
 async def read(request: CountRequest) -> "ReportRows":
-    """Read in one snapshot what a report needs beside files. Raises UncountableError, OSError and others."""
+    """Read in one snapshot what a report needs beside files. Raises NoPartsError, UncountableError and others."""
     kind = next(report for report in REPORTS if report.name == request.name)
     report = msgspec.convert(request.report, kind)
     check_path(report.by)
@@ -161,24 +162,14 @@ class _Reader:
         self._names: dict[str, int] = {}
 
     async def read(self, tx: Transaction) -> ReportRows:
-        shared = await export_snapshot(tx)
-        progress = await store.find_progress(tx, self._org_id)
-        if shared is None or progress is None:
-            raise UncountableError("no parts")
-        if progress.system_identifier != shared[1].system_identifier:
-            raise UncountableError("the parts are of another cluster")
-        if progress.folder != files.find_folder_id(Path(self._request.data_dir)):
-            raise UncountableError("the parts are in another folder")
-        if await store.count_tail(tx, self._org_id, progress.closed, MAX_HEAP_ROWS + 1) > MAX_HEAP_ROWS:
-            raise UncountableError("the parts are too far behind")
-        parts = await store.list_parts(tx, self._org_id)
-        for part in parts:
-            if self._path(part.file).stat().st_size != part.size:
-                raise UncountableError(f"the file {part.file} has another size")
+        listing = await read_listing(tx, Path(self._request.data_dir), self._org_id)
+        progress, parts = listing.progress, listing.parts
         self._names = dict(await store.list_event_numbers(tx, self._org_id))
-        touched = await store.list_touched(tx, self._org_id)
-        wanted = self._wanted([contact.number for contact in touched if contact.number is not None])
-        heap = [split_run(run, progress.buckets) async for run in self._heap(tx, progress.closed, touched, wanted)]
+        wanted = self._wanted(listing.touched_numbers)
+        heap = [
+            split_run(run_of_page(page, self._names, wanted, self._texts, touched=touched), progress.buckets)
+            async for page, touched in read_heap(tx, self._org_id, progress.closed, listing.touched)
+        ]
         groups = await self._groups(tx)
         kernels: list[tuple[Kernel, Array | None]] = [
             (self._kernel(), await self._members(tx, segment)) for segment in self._report.segments
@@ -188,7 +179,7 @@ class _Reader:
             for number in range(progress.buckets)
         ]
         return ReportRows(
-            shared[1],
+            listing.snapshot,
             wanted,
             self._texts,
             of_buckets,
@@ -241,7 +232,7 @@ class _Reader:
             report.value,
             value_event,
             self._request.as_of,
-            np.array(sorted(without), np.int64),
+            np.array(without, np.int64),
             ordered,
         )
 
@@ -250,27 +241,6 @@ class _Reader:
         for name, number in self._names.items():
             names[number] = name
         return kernel_of(self._report, to_us(self._report.since), names, self._texts.texts)
-
-    # The heap
-
-    async def _heap(
-        self, tx: Transaction, closed: int, touched: Sequence[store.TouchedContact], wanted: ReportedEvents
-    ) -> AsyncIterator[SortedEvents]:
-        """Yield the rows that are not in files. Raises UncountableError if they are too many."""
-        rows = 0
-        async for page, _ in read_pages(tx, self._org_id, closed, _BEYOND):
-            if page is not None:
-                rows += len(page)
-                yield run_of_page(page, self._names, wanted, self._texts, touched=False)
-        for start in range(0, len(touched), _TOUCHED_PER_PAGE):
-            ids = [contact.contact_id for contact in touched[start : start + _TOUCHED_PER_PAGE]]
-            after = store.FIRST_ID
-            while page := await store.read_contacts(tx, self._org_id, ids, _BEYOND, PAGE_ROWS, after):
-                rows += len(page)
-                if rows > MAX_HEAP_ROWS:
-                    raise UncountableError("the touched contacts have too many events")
-                yield run_of_page(page, self._names, wanted, self._texts, touched=True)
-                after = page.last_id
 
     # Groups of contacts
 

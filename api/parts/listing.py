@@ -1,0 +1,78 @@
+"""The files of an organization's events that are valid in one snapshot, and the events that are not in them.
+
+events = files (without touched contacts) + rows from `closed` on (without them) + all rows of touched contacts
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from api.parts import files
+from api.parts.build import PAGE_ROWS, read_pages
+from api.store import parts as store
+from api.store.analyst import Snapshot, export_snapshot
+from api.store.database import Transaction
+from api.store.parts import EventPage, PartFile, Progress, TouchedContact
+
+MAX_HEAP_ROWS = 1_000_000  # that are not in files
+_TOUCHED_PER_PAGE = 500
+_BEYOND = 2**62  # no transaction has this number
+
+
+class NoPartsError(Exception):
+    """The parts of an organization cannot be read here; the message says why."""
+
+
+class Listing(NamedTuple):
+    """What a reader finds in a snapshot."""
+
+    snapshot: Snapshot
+    progress: Progress
+    parts: Sequence[PartFile]
+    touched: Sequence[TouchedContact]
+
+    @property
+    def touched_numbers(self) -> list[int]:
+        return sorted(contact.number for contact in self.touched if contact.number is not None)
+
+
+async def read_listing(tx: Transaction, data_dir: Path, org_id: int) -> Listing:
+    """Return the files that are valid in this snapshot. Raises NoPartsError, and OSError if a file is missing."""
+    shared = await export_snapshot(tx)
+    progress = await store.find_progress(tx, org_id)
+    if shared is None or progress is None:
+        raise NoPartsError("no parts")
+    if progress.system_identifier != shared[1].system_identifier:
+        raise NoPartsError("the parts are of another cluster")
+    if progress.folder != files.find_folder_id(data_dir):
+        raise NoPartsError("the parts are in another folder")
+    if await store.count_tail(tx, org_id, progress.closed, MAX_HEAP_ROWS + 1) > MAX_HEAP_ROWS:
+        raise NoPartsError("the parts are too far behind")
+    parts = await store.list_parts(tx, org_id)
+    for part in parts:
+        if files.path(data_dir, org_id, part.file).stat().st_size != part.size:
+            raise NoPartsError(f"the file {part.file} has another size")
+    return Listing(shared[1], progress, parts, await store.list_touched(tx, org_id))
+
+
+async def read_heap(
+    tx: Transaction, org_id: int, closed: int, touched: Sequence[TouchedContact]
+) -> AsyncIterator[tuple[EventPage, bool]]:
+    """Yield the rows from `closed` on, then all rows of touched contacts; the flag says which of both.
+
+    The first still have rows of touched contacts. Raises NoPartsError if there are more than `MAX_HEAP_ROWS`.
+    """
+    rows = 0
+    async for page, _ in read_pages(tx, org_id, closed, _BEYOND):
+        if page is not None:
+            rows += len(page)
+            yield page, False
+    for start in range(0, len(touched), _TOUCHED_PER_PAGE):
+        ids = [contact.contact_id for contact in touched[start : start + _TOUCHED_PER_PAGE]]
+        after = store.FIRST_ID
+        while page := await store.read_contacts(tx, org_id, ids, _BEYOND, PAGE_ROWS, after):
+            rows += len(page)
+            if rows > MAX_HEAP_ROWS:
+                raise NoPartsError("the touched contacts have too many events")
+            yield page, True
+            after = page.last_id
