@@ -108,7 +108,7 @@ format: $(VENV)/dev.stamp  ## format the code
 	$(BIN)/ruff check --fix .
 
 lock: $(VENV)/dev.stamp  ## lock the newest versions of all requirements that fit
-	$(LOCK) --upgrade $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab --extra mcp --extra otel --extra docs --extra dev -o requirements/dev.txt
+	$(LOCK) --upgrade $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab --extra lake --extra mcp --extra otel --extra docs --extra dev -o requirements/dev.txt
 	$(LOCK) $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab -c requirements/dev.txt -o requirements/up.txt
 	$(LOCK) pyproject.toml --extra notebook -c requirements/dev.txt -o requirements/notebook.txt
 	$(LOCK) pyproject.toml --extra docs -c requirements/dev.txt -o requirements/docs.txt

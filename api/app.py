@@ -46,6 +46,7 @@ from api.ingest.rejected import Notices
 from api.metrics.collect import Lag, ProcessMetrics, collect_api
 from api.metrics.serve import publish
 from api.openapi import document
+from api.parts.lake import LakeSource
 from api.parts.reports import ReportCounter
 from api.process import install_tracing, run
 from api.query.gateway import Gateway
@@ -66,6 +67,7 @@ from api.routes import (
     health,
     inapp,
     keys,
+    lake,
     page_schedules,
     preferences,
     reports,
@@ -133,6 +135,7 @@ BLUEPRINTS = (
     topics.blueprint,
     sql.blueprint,
     reports.blueprint,
+    lake.blueprint,
     page_schedules.blueprint,
     chain.blueprint,
     account.blueprint,
@@ -180,6 +183,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     gateway = Gateway(service, keyring, standby=standby)
     sessions = Sessions(service, keyring, clock)
     pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_TIMEOUT_MS, hot=True), keyring, clock, buckets, notices)
+    data_dir = settings.data_dir if settings.parts else None
     # Every segment query that runs holds a connection; two more serve short statements.
     segment_database = TenantDatabase(dsn, size=SEGMENT_CONCURRENCY.total + 2, statement_ms=60_000)
     app.ctx.services = Services(
@@ -196,7 +200,8 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         Followers(),
         gateway,
         # A standby may not tell which transactions are open, so with one the SQL answers.
-        ReportCounter(gateway, dsn, settings.data_dir if settings.parts and standby is None else None),
+        ReportCounter(gateway, dsn, data_dir if standby is None else None),
+        LakeSource(gateway, keyring, dsn, data_dir),
         sessions,
         Feed(dsn, sessions, clock),
         SegmentServices(segment_database, gateway, keyring, SEGMENT_QUERY_TIMEOUT_S, QuerySlots(SEGMENT_CONCURRENCY)),

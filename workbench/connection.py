@@ -32,6 +32,7 @@ from workbench.language.version import VERSION, VERSION_HEADER
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
+BYTES: Final = "application/octet-stream"
 _TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
 _READ_PAUSES_S = (0.2, 0.6)  # before the second and the third try
@@ -172,16 +173,26 @@ class Connection:
 
     @contextmanager
     def stream_bytes(
-        self, path: str, body: Mapping[str, Any], accept: str
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        accept: str = BYTES,
+        *,
+        params: Mapping[str, int] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[tuple[Response, Iterator[bytes]]]:
-        """Post once and yield the response; the bytes of a successful one can be read as they arrive.
+        """Request once (GET without a body) and yield the response; the bytes of a successful one come as they arrive.
 
         Raises the errors of `request`, even after some bytes.
         """
-        headers = {"Accept": accept, "Content-Type": JSON} | self._encodings
+        media = {"Accept": accept} | ({} if body is None else {"Content-Type": JSON})
+        sent = {**media, **self._encodings, **(headers or {})}
+        content = None if body is None else encode_exactly(body)
         with (
             self._translated_errors(),
-            self._client.stream("POST", f"/api/v1{path}", content=encode_exactly(body), headers=headers) as response,
+            self._client.stream(
+                "GET" if body is None else "POST", f"/api/v1{path}", params=params, content=content, headers=sent
+            ) as response,
         ):
             if response.is_success:
                 yield Response(response.status_code, None, headers=response.headers), response.iter_bytes()

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from workbench.display.widgets import FormWindow
     from workbench.forms import Forms
     from workbench.frames import Result
+    from workbench.lake import Lake
 
 
 class Workbench(Reports):
@@ -182,6 +183,29 @@ class Workbench(Reports):
         contact's identifiers, so `workbench import path --org …` can import them elsewhere.
         """
         return export(self._connection, path, tables)
+
+    @overload
+    def lake(self, table: None = None, *, path: "str | Path | None" = None) -> "Lake": ...
+
+    @overload
+    def lake(self, table: Literal["events"], *, path: "str | Path | None" = None) -> "pl.LazyFrame": ...
+
+    @usage_example('wb.lake("events") or wb.lake().sql("select event, count(*) from events group by event")')
+    def lake(
+        self, table: Literal["events"] | None = None, *, path: "str | Path | None" = None
+    ) -> "Lake | pl.LazyFrame":
+        """Copy all events to this machine, or bring the copy up to date, and return it.
+
+        `wb.lake("events")` returns its events as a lazy polars frame. `path`: the folder of the copy; by default one
+        for each server and organization, in `~/.local/state/event-workbench`. Call it again to copy what is new, and
+        to remove what was erased since.
+        """
+        from workbench.lake import lake
+
+        if table not in (None, "events"):
+            raise InvalidArgumentError(f"table={table!r}: a lake has the table 'events'")
+        synced = lake(self._connection, path)
+        return synced if table is None else synced.events
 
     @usage_example('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:

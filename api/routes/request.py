@@ -35,6 +35,7 @@ from api.inapp.sessions import Sessions
 from api.ingest.clicks import Clicks
 from api.ingest.pipeline import Pipeline
 from api.ingest.rejected import Notices
+from api.parts.lake import LakeSource
 from api.parts.reports import ReportCounter
 from api.query.gateway import Gateway
 from api.routes.access_log import AccessLog
@@ -49,7 +50,7 @@ from workbench.language.problem import Problems
 PRIVATE = {"cache-control": "no-store"}  # responses with personal data or secrets
 READ_IN_THREAD_BYTES = 512  # reading compiles templates: 2 KB of expressions take up to 25 ms, 64 KB 1.7 s
 
-Media = Literal["text/html", "text/javascript", "text/event-stream"]
+Media = Literal["text/html", "text/javascript", "text/event-stream", "application/octet-stream"]
 Handler = Callable[..., Awaitable[Any]]
 
 _STATUS: dict[Reason, int] = {"unknown": 404, "conflict": 409, "invalid": 400, "limited": 429}
@@ -101,6 +102,7 @@ class Services(msgspec.Struct, frozen=True):
     followers: Followers
     gateway: Gateway
     reports: ReportCounter
+    lake: LakeSource
     sessions: Sessions
     feed: Feed
     segments: SegmentServices

@@ -1,9 +1,16 @@
-"""Read what a report over parts needs beside events, by the numbers of contacts."""
+"""Read what readers of parts need beside events, by the numbers of contacts."""
 
 from collections.abc import Sequence
+from uuid import UUID
 
-from api.store.database import Transaction
+import numpy as np
+import pyarrow as pa
+
+from api.store.database import Transaction, load
+from api.store.parts import fixed_width
 from api.store.query import query
+
+_SQL = load("part_reads")
 
 
 @query
@@ -18,3 +25,24 @@ async def list_member_segments(tx: Transaction, org_id: int) -> list[str]: ...
 async def list_attribute_texts(
     tx: Transaction, org_id: int, key: str, path: Sequence[str]
 ) -> list[tuple[int | None, str | None]]: ...
+
+
+async def read_contact_ids(
+    tx: Transaction, org_id: int, above: int, limit: int, after: str
+) -> tuple[pa.RecordBatch, str] | None:
+    """Return the next contacts after an id with a number above another, and the last id; None if there are none.
+
+    The columns are `contact` (int64) and `id` (16 bytes).
+    """
+    values = {"org_id": org_id, "above": above, "limit": limit, "after": after}
+    await tx.begin()
+    cursor = await tx.cursor(binary=True).execute(_SQL["read_contact_ids"].encode(), values)
+    result = cursor.pgresult
+    assert result is not None
+    count, numbers, ids = (result.get_value(0, column) for column in range(3))
+    if not int.from_bytes(count or b"", "big"):
+        return None
+    raw = fixed_width(ids, "V16").tobytes()
+    found = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(raw) // 16, [None, pa.py_buffer(raw)])
+    contacts = pa.array(fixed_width(numbers, ">i8").astype(np.int64))
+    return pa.record_batch([contacts, found], ["contact", "id"]), str(UUID(bytes=raw[-16:]))

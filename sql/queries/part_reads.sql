@@ -1,4 +1,4 @@
--- What a report over parts reads beside them: members of segments, and attributes of contacts, by the numbers of contacts.
+-- What readers of parts read beside them: members of segments, and attributes and ids of contacts, by the numbers of contacts.
 
 -- list_members --
 -- The numbers of the members of a segment.
@@ -18,3 +18,10 @@ FROM (
                         ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata
     FROM contacts
     WHERE org_id = :org_id AND merged_into IS NULL) c;
+
+-- read_contact_ids --
+-- The numbers and ids of the next contacts after an id, of those with a number above another: one row, as of `read_page`.
+SELECT count(*), array_agg(number), array_agg(id) FROM (
+    SELECT number, id FROM contacts
+    WHERE org_id = :org_id AND id > :after ::uuid AND number > :above ::bigint
+    ORDER BY id LIMIT :limit) AS v;

@@ -240,6 +240,11 @@ FROM parts
 WHERE org_id = :org_id AND removed_at IS NULL AND to_regclass('workbench.events_' || month)::oid = partition
 ORDER BY month, bucket, rows, file;
 
+-- find_part --
+-- A file whose events are valid: its size and its digest.
+SELECT size, sha256 FROM parts
+WHERE org_id = :org_id AND file = :file AND removed_at IS NULL AND to_regclass('workbench.events_' || month)::oid = partition;
+
 -- add_parts --
 -- List new files.
 INSERT INTO parts (org_id, file, bucket, month, partition, rows, size, first_at, last_at, sha256, made_at)

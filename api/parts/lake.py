@@ -1,0 +1,166 @@
+"""What a copy of an organization's events consists of: the list of its files, and the events that are not in them.
+
+Both are of one snapshot, which the watermark names. A copy is the listed files without the events of `touched`
+contacts, and the events that follow. Those have the names of events instead of numbers, and no columns of payloads.
+"""
+
+import asyncio
+import io
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from api.crypto import Keyring
+from api.parts import files
+from api.parts.listing import MAX_HEAP_ROWS, NoPartsError, read_heap, read_listing
+from api.query.gateway import Gateway
+from api.query.results import write_watermark
+from api.store import part_reads
+from api.store import parts as store
+from api.store.analyst import export_snapshot
+from api.store.database import Database, Transaction
+from api.store.parts import FIRST_ID, EventPage, PartFile, TouchedContact
+from workbench.language.responses import LakeFile, LakeManifest
+
+ANSWER_TIMEOUT_S = 300.0  # as of a query: a slow reader must not keep Postgres from removing dead rows
+CONTACTS_PER_PAGE = 50_000
+_TIME = pa.timestamp("us", "UTC")
+EVENTS = pa.schema(
+    [
+        pa.field("contact", pa.int64()),
+        pa.field("event", pa.string()),
+        pa.field("occurred_at", _TIME),
+        pa.field("created_at", _TIME),
+        pa.field("id", pa.binary(16)),
+        pa.field("payload", pa.string()),
+    ]
+)
+CONTACTS = pa.schema([pa.field("contact", pa.int64()), pa.field("id", pa.binary(16))])
+
+
+class PartContent(NamedTuple):
+    """An open file of events; the reader closes `descriptor`."""
+
+    descriptor: int
+    size: int
+    sha256: str
+
+
+class LakeSource:
+    """Reads what copies need, for one API process. `data_dir` None: parts are switched off."""
+
+    def __init__(self, gateway: Gateway, keyring: Keyring, dsn: str, data_dir: Path | None) -> None:
+        self._gateway, self._keyring, self._dsn, self._data_dir = gateway, keyring, dsn, data_dir
+
+    @asynccontextmanager
+    async def events(self, org_id: int) -> AsyncIterator[tuple[LakeManifest, AsyncIterator[pa.RecordBatch]]]:
+        """Yield the manifest, and the events that are not in its files while the snapshot is open.
+
+        Raises NoPartsError, TooManyQueriesError, TimeoutError or DatabaseUnavailableError.
+        """
+        async with self._snapshot(org_id) as tx:
+            shared = await export_snapshot(tx)
+            if shared is None:
+                raise NoPartsError("this database has no common order of transactions")
+            closed, parts, touched = await self._listed(tx, org_id)
+            if await store.has_unnumbered_contacts(tx, org_id):
+                raise NoPartsError("some contacts have no number yet; run: workbench parts build")
+            manifest = LakeManifest(
+                write_watermark(shared[1], self._keyring.of(org_id)),
+                tuple(LakeFile(part.file, part.rows, part.size, part.sha256.hex()) for part in parts),
+                await store.list_event_numbers(tx, org_id) if parts else {},
+                tuple(sorted(contact.number for contact in touched if contact.number is not None)),
+            )
+            yield manifest, _heap(tx, org_id, closed, touched)
+
+    async def _listed(self, tx: Transaction, org_id: int) -> tuple[int, list[PartFile], list[TouchedContact]]:
+        """Return from which transaction on events are not in files, the files, and the touched contacts."""
+        try:
+            if self._data_dir is None:
+                raise NoPartsError("parts are switched off")
+            listing = await read_listing(tx, self._data_dir, org_id)
+        except (NoPartsError, OSError) as error:
+            if await store.count_tail(tx, org_id, 0, MAX_HEAP_ROWS + 1) > MAX_HEAP_ROWS:
+                raise NoPartsError(f"more than {MAX_HEAP_ROWS:,} events are not in parts: {error}") from error
+            return 0, [], []
+        return listing.progress.closed, [*listing.parts], [*listing.touched]
+
+    @asynccontextmanager
+    async def contacts(self, org_id: int, above: int) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
+        """Yield the numbers and ids of contacts with numbers above one. Raises as `events`."""
+        async with self._snapshot(org_id) as tx:
+            yield _contacts(tx, org_id, above)
+
+    @asynccontextmanager
+    async def _snapshot(self, org_id: int) -> AsyncIterator[Transaction]:
+        # A connection of its own: those of the pool are for short statements.
+        async with (
+            asyncio.timeout(ANSWER_TIMEOUT_S),
+            self._gateway.slot(org_id),
+            Database(self._dsn, size=1, org=str(org_id)) as database,
+            database.transaction() as tx,
+        ):
+            await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            await tx.execute("SET LOCAL enable_nestloop = on")
+            await tx.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{ANSWER_TIMEOUT_S:g}s'")
+            yield tx
+
+    async def open_file(self, tx: Transaction, org_id: int, file: str) -> PartContent | None:
+        """Open a file that is listed now; None if it is not, or not on this machine."""
+        part = await store.find_part(tx, org_id, file)
+        if part is None or self._data_dir is None:
+            return None
+        try:
+            descriptor = os.open(files.path(self._data_dir, org_id, file), os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        return PartContent(descriptor, part.size, part.sha256.hex())
+
+
+async def _heap(
+    tx: Transaction, org_id: int, closed: int, touched: list[TouchedContact]
+) -> AsyncIterator[pa.RecordBatch]:
+    outdated = np.array([contact.number for contact in touched if contact.number is not None], np.int64)
+    async for page, of_touched in read_heap(tx, org_id, closed, touched):
+        batch = _batch(page)
+        yield batch if of_touched else batch.filter(pa.array(~np.isin(page.contacts, outdated)))
+
+
+def _batch(page: EventPage) -> pa.RecordBatch:
+    moments = (pa.array(moment).cast(_TIME) for moment in (page.occurred_at, page.created_at))
+    return pa.record_batch([pa.array(page.contacts), page.events, *moments, page.ids, page.payloads], schema=EVENTS)
+
+
+async def _contacts(tx: Transaction, org_id: int, above: int) -> AsyncIterator[pa.RecordBatch]:
+    after = FIRST_ID
+    while found := await part_reads.read_contact_ids(tx, org_id, above, CONTACTS_PER_PAGE, after):
+        batch, after = found
+        yield batch
+
+
+class ArrowWriter:
+    """Writes an Arrow stream in pieces, as they are taken."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = io.BytesIO()
+        self._writer = pa.ipc.new_stream(self._sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> bytes:
+        for batch in batches:
+            self._writer.write_batch(batch)
+        return self._take()
+
+    def end(self) -> bytes:
+        self._writer.close()
+        return self._take()
+
+    def _take(self) -> bytes:
+        written = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return written
