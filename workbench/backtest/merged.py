@@ -45,11 +45,8 @@ class PastMerges:
 
     def __init__(self, frame: pl.DataFrame | None, contacts: Collection[str]) -> None:
         rows = map(PastMerge._make, () if frame is None else frame.iter_rows())
-        played = [
-            merge
-            for merge in sorted(rows, key=attrgetter("at"))
-            if merge.member_id in contacts and (merge.undone_at is None or merge.into_id in contacts)
-        ]
+        merges = sorted(rows, key=attrgetter("at"))
+        played = [merge for merge in merges if merge.member_id in contacts and merge.into_id in contacts]
         self.ids = {merge.merge_id for merge in played}
         self.members = {merge.member_id for merge in played}
         self._survivors = {merge.member_id: merge.contact_id for merge in played}
