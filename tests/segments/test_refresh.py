@@ -53,6 +53,23 @@ async def replace_query(team: Team, name: str, sql: str) -> None:
     await team.rows("UPDATE segments SET sql = %s WHERE org_id = %s AND name = %s", sql, team.id, name)
 
 
+async def test_a_refresh_says_what_it_looked_at(acme: Team) -> None:
+    async def scope(name: str) -> dict[str, Any]:
+        result = await acme.expect_success("POST", f"/{name}/refresh")
+        return result["refresh"]  # type: ignore[no-any-return]
+
+    for number in range(3):
+        await acme.contact(f"c{number}")
+    await acme.expect_success("POST", "", ALL)
+    await acme.expect_success("POST", "", {"name": "some", "sql": ALL["sql"] + " LIMIT 2"})
+    assert await scope("some") == {"contacts": None, "reason": "LIMIT (character 39)"}
+    await acme.rows("CREATE TABLE events_2020_01 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')")
+    assert await scope("all") == {"contacts": 3, "reason": None}  # they are younger than five minutes
+    await acme.rows("DROP TABLE events_2020_01")
+    assert await scope("all") == {"contacts": None, "reason": "a month of events was dropped"}
+    assert await scope("all") == {"contacts": 3, "reason": None}
+
+
 async def test_only_due_segments_are_refreshed(acme: Team, clock: LateClock) -> None:
     ann = await acme.contact("ann")
     await acme.expect_success("POST", "", ALL)
