@@ -135,16 +135,22 @@ class Client:
         return str(body["idempotencyKey"])
 
     def flush(self, timeout_s: float = 30.0) -> int:
-        """Wait until the events that are stored now were accepted or rejected; return how many still wait."""
-        count = self._spool.counter()
+        """Wait until the events that are stored now were accepted or rejected; return how many still wait.
+
+        Events of processes that ended count, too.
+        """
         until_s = environment.monotonic_s() + timeout_s
-        if not count():
-            return 0
-        sender = self._send()
-        sender.hurry()
-        while (waiting := count()) and (rest_s := until_s - environment.monotonic_s()) > 0:
-            sender.settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
-        return waiting
+        while True:
+            count = self._spool.counter()
+            if count():
+                sender = self._send()
+                sender.hurry()
+                while waiting := count():
+                    if (rest_s := until_s - environment.monotonic_s()) <= 0:
+                        return waiting
+                    sender.settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
+            if not self._spool.take_over():
+                return 0
 
     @property
     def waiting(self) -> int:
@@ -314,6 +320,7 @@ class _Sender(threading.Thread):
                     is_registered = True
                 if self._spool.take_over():
                     self.wake()
+                    next_s = 0.0  # there may be more
             except Exception as error:  # noqa: BLE001  such as the page of a proxy; the lanes report failures
                 logger.debug("files of other processes wait: %r", error)
 

@@ -61,6 +61,19 @@ def test_the_file_of_a_running_client_is_its_own(folder: Path) -> None:
     assert (second.take_over(), second.waiting) == (True, 1)
 
 
+def test_files_of_many_ended_clients_are_taken_over_some_at_a_time(folder: Path) -> None:
+    for number in range(40):
+        spool = Spool(folder / str(number), "sk_live_a", 1_000_000)
+        add(spool, [b"%d" % number])
+        spool.close()
+    for path in folder.glob("*/*.events"):
+        path.rename(folder / path.name)
+    later = open_spool(folder)
+    assert later.waiting == 32
+    assert waiting(later) == [b"%d" % number for number in range(32)]
+    assert (later.take_over(), waiting(later)) == (True, [b"%d" % number for number in range(32, 40)])
+
+
 def test_a_client_takes_over_events_of_keys_of_the_same_organization_and_kind(folder: Path) -> None:
     owners = {"a": ("demo", "live"), "b": ("demo", "test"), "c": ("other", "live"), "d": ("demo", "live")}
     for key, owner in owners.items():
