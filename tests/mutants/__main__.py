@@ -44,7 +44,6 @@ TESTS = ("tests/language", "tests/text/test_forms.py", "tests/ingest/test_identi
 RESULTS = Path("build/mutants.jsonl")
 MEMORY_BYTES = 4 << 30  # a mutant that never stops appending ends here
 
-
 Functions: TypeAlias = dict[tuple[str, str], list[FunctionType]]  # by the path of the file and the qualified name
 
 
@@ -111,9 +110,8 @@ def _described(result: dict[str, Any]) -> str:
 
 
 def _row(name: str, count: Counter[str]) -> str:
-    run = count.total() - count["not run"]
     figures = f"{count['survived']:>9}{count['not reached']:>13}{count['not run']:>9}"
-    return f"{name:34}{count.total():>9}{count['killed']:>9}{figures}{count['killed'] / max(1, run):>8.1%}"
+    return f"{name:34}{count.total():>9}{count['killed']:>9}{figures}{count['killed'] / max(1, count.total()):>8.1%}"
 
 
 def _results() -> tuple[dict[str, list[str]], dict[str, dict[str, Any]]]:
