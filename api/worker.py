@@ -23,7 +23,7 @@ from api.settings import Settings
 from api.store.analyst import QueryLimits
 from api.store.database import Database, DatabaseUnavailableError, with_application_name
 from api.store.engines import Listener
-from workbench.language.channel import EMAIL, RetryPolicy
+from workbench.language.channel import RetryPolicy
 
 # These limits for queries that refresh segments are generous, because no request waits for them.
 _SEGMENT_QUERY_LIMITS = QueryLimits(step_seconds=30.0, watch_seconds=31.0, answer_seconds=QUERY_TIMEOUT_S)
@@ -56,7 +56,8 @@ async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     channels = open_transports(settings)
     engine = Engine(database, Driver(database, keyring, clock, retries, channels), clock, Listener(dsn))
     segments = segment_services(segment_database, keyring)
-    pages = PageServices(segment_database, segments.gateway, keyring, channels.senders[EMAIL.name], retries, clock)
+    # Pages have the limits of requests.
+    pages = PageServices(segment_database, Gateway(segment_database, keyring), keyring, channels, retries, clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, engine.stop)

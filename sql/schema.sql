@@ -759,6 +759,7 @@ CREATE TABLE workbench.page_emails (
     state     text NOT NULL CHECK (state IN ('waiting', 'sent', 'failed')),
     attempts  integer NOT NULL DEFAULT 0,
     error     text,
+    in_doubt  boolean NOT NULL DEFAULT false,   -- an attempt was not answered, or not recorded: it may have arrived
     PRIMARY KEY (org_id, run_id, number),
     FOREIGN KEY (org_id, run_id) REFERENCES workbench.page_runs (org_id, id) ON DELETE CASCADE
 );

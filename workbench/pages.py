@@ -18,8 +18,8 @@ from workbench.language.responses import PageRunView, PageScheduleView
 if TYPE_CHECKING:
     from workbench.frames import Result
 
-PagePart: TypeAlias = "Result | tuple[str, Result]"
-"""A report, or a title and a result of `wb.sql`."""
+PageContent: TypeAlias = "Result | tuple[str, Result]"
+"""A section of a page: a report, or a title and a result of `wb.sql`."""
 
 _EVERY = re.compile(r"(?P<days>[a-z]+(?:,\s*[a-z]+)*)\s+(?P<hour>\d{1,2}):(?P<minute>\d\d)", re.ASCII | re.IGNORECASE)
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -29,14 +29,14 @@ _DAYS = {"day": "* *", "weekday": "* mon-fri", "month": "1 *"}
 class ReportPage:
     """Reports as one document, displayed in a frame. `html` is the document; it needs no network."""
 
-    def __init__(self, title: object, parts: Sequence[PagePart]) -> None:
+    def __init__(self, title: object, reports: Sequence[PageContent]) -> None:
         if not isinstance(title, str) or not title.strip():
             raise InvalidArgumentError('a page has a title: wb.page("Monday numbers", wb.funnel([…]))')
-        if not 1 <= len(parts) <= MAX_SECTIONS:
-            raise InvalidArgumentError(f"a page has 1 to {MAX_SECTIONS} reports, not {len(parts)}")
+        if not 1 <= len(reports) <= MAX_SECTIONS:
+            raise InvalidArgumentError(f"a page has 1 to {MAX_SECTIONS} reports, not {len(reports)}")
         self.title = title
-        self._parts = [_titled(part, number) for number, part in enumerate(parts, 1)]
-        self.html = page_html(title, [_section(*part) for part in self._parts], environment.now())
+        self._results = [_titled(report, number) for number, report in enumerate(reports, 1)]
+        self.html = page_html(title, [_section(*result) for result in self._results], environment.now())
 
     def save(self, path: str | Path) -> Path:
         """Write the document into a file, and return its path."""
@@ -55,23 +55,24 @@ class ReportPage:
                     {"name": name, **msgspec.to_builtins(time)}
                     for name, time in getattr(result, "relative", {}).items()
                 ],
+                "report": _is_report(result),
                 "titles": dict(getattr(result, "titles", {})),
             }
-            for title, result in self._parts
+            for title, result in self._results
         ]
 
     @printable_text
     def __repr__(self) -> str:
-        return f"Page {self.title!r} with {quantity(len(self._parts), 'report')}. .save(path) writes it"
+        return f"Page {self.title!r} with {quantity(len(self._results), 'report')}. .save(path) writes it"
 
     def _repr_html_(self) -> str:
         return html("page.html.j2", document=self.html, title=self.title)
 
 
-def _titled(part: PagePart, number: int) -> tuple[str, "Result"]:
+def _titled(report: PageContent, number: int) -> tuple[str, "Result"]:
     from workbench.frames import Result
 
-    match part:
+    match report:
         case (str() as title, Result() as result):
             pass
         case Result() as result:
@@ -79,7 +80,7 @@ def _titled(part: PagePart, number: int) -> tuple[str, "Result"]:
             title = view.title if view is not None else ""
         case _:
             raise InvalidArgumentError(
-                f"report {number} is {type(part).__name__}: pass a report, or a title and a result, "
+                f"report {number} is {type(report).__name__}: pass a report, or a title and a result, "
                 'as in ("Assets", wb.sql("…"))'
             )
     if not title.strip():
@@ -89,6 +90,10 @@ def _titled(part: PagePart, number: int) -> tuple[str, "Result"]:
     return title, result
 
 
+def _is_report(result: "Result") -> bool:
+    return hasattr(result, "titles")  # of a `Report`, which is imported with Altair only
+
+
 def _section(title: str, result: "Result") -> PageSection:
     view = getattr(result, "view", None)
     return PageSection(
@@ -96,6 +101,7 @@ def _section(title: str, result: "Result") -> PageSection:
         columns=tuple(result.columns),
         rows=result.head(MAX_PAGE_ROWS).rows(),
         complete=result.height <= MAX_PAGE_ROWS,
+        report=_is_report(result),
         titles=getattr(result, "titles", {}),
         query_hash=result.query_hash,
         watermark=result.watermark,
@@ -129,7 +135,7 @@ class PageRun(PageRunView, frozen=True, rename="camel"):
 
     def sentence(self) -> str:
         """Return what became of it."""
-        counts = {"sent": self.sent, "waiting": self.waiting, "not sent": self.failed}
+        counts = {"sent": self.sent, "waiting": self.waiting, "not sent": self.failed, "unknown": self.unknown}
         emails = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
         reasons = "; ".join(filter(None, (self.error, self.email_error)))
         return ": ".join(filter(None, (emails or self.state, reasons)))

@@ -23,7 +23,7 @@ from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
 from workbench.events import Events
 from workbench.export import Exported, engine, export
 from workbench.language.responses import CallerView
-from workbench.pages import PagePart, PageSchedule, PageSchedules, ReportPage, schedule
+from workbench.pages import PageContent, PageSchedule, PageSchedules, ReportPage, schedule
 from workbench.publish import Automations, Stopped
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
@@ -272,7 +272,7 @@ class Workbench(Reports):
         return list_broadcasts(self._connection)
 
     @usage_example('wb.page("Monday numbers", wb.funnel(["signup", "deposit"]), ("Assets", wb.sql("select …")))')
-    def page(self, title: str, *reports: PagePart) -> ReportPage:
+    def page(self, title: str, *reports: PageContent) -> ReportPage:
         """Return reports as one document for people without a notebook, with charts, tables, hashes and watermarks.
 
         Each is a report, or a title with a result of `wb.sql`. `.save("monday.html")` writes the document, which needs

@@ -20,26 +20,28 @@ MAX_MULTIPARTS = 16  # the library searches each line for the ends of all parts 
 
 # RFC 3463, 3.1-3.3, and RFC 7505: the address or its mailbox does not exist, or is disabled. Other codes of class 5 are
 # about this email or this moment: a mailbox that is full (5.2.2), a message that is too big (5.3.4), a policy (5.7.1).
-_ADDRESS_CODES = {"5.0.0", "5.1.0", "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1"}
+ADDRESS_CODES = {"5.0.0", "5.1.0", "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1"}
 
 _STATUS_KINDS = ("message/delivery-status", "message/global-delivery-status")
 _HEADERS = ("message/rfc822", "message/global", "text/rfc822-headers", "message/global-headers")
 _STATUS = re.compile(r"\b[245]\.\d{1,3}\.\d{1,3}\b", re.ASCII)
 _TOKEN = re.compile(r"[?&]token=([\w-]+)", re.ASCII)
-_MESSAGE_ID = re.compile(r"<([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})@", re.ASCII)
+_MESSAGE_ID = re.compile(r"<([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.(\d{1,4}))?@", re.ASCII)
 
 
 class Bounce(msgspec.Struct, frozen=True, kw_only=True):
     """A bounce of an email, or a complaint about it.
 
     `address_digests`: the blind indexes of its recipient (`OrgKeys.digests`). `message_id`, `address`: if known.
-    `status`: a code of RFC 3463; without one, a bounce is permanent, and about the address.
+    `page_recipient`: the number of the recipient, if `message_id` is the run of a scheduled page. `status`: a code of
+    RFC 3463; without one, a bounce is permanent, and about the address.
     """
 
     org_id: int
     feedback: Feedback
     address_digests: str
     message_id: str | None = None
+    page_recipient: int | None = None
     address: str | None = None
     status: str | None = None
 
@@ -50,7 +52,7 @@ class Bounce(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def closes_address(self) -> bool:
         """Whether the address gets no more emails."""
-        return self.feedback == "complained" or self.status is None or self.status in _ADDRESS_CODES
+        return self.feedback == "complained" or self.status is None or self.status in ADDRESS_CODES
 
 
 def read_bounce(keyring: Keyring, raw: bytes) -> Bounce | None:
@@ -80,6 +82,7 @@ def read_bounce(keyring: Keyring, raw: bytes) -> Bounce | None:
         feedback=feedback,
         address_digests=unsubscription.address_digest,
         message_id=None if message_id is None else message_id[1],
+        page_recipient=None if message_id is None or message_id[2] is None else int(message_id[2]),
         status=status,
     )
 

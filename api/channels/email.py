@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import ssl
 from collections.abc import AsyncIterator
 from datetime import datetime
 from email.headerregistry import Address
 from pathlib import Path
 
-from aiosmtplib import SMTP, SMTPAuthenticationError, SMTPException, SMTPResponseException
+from aiosmtplib import SMTP, SMTPAuthenticationError, SMTPException, SMTPRecipientRefused, SMTPResponseException
 
+from api.channels.bounce import ADDRESS_CODES
 from api.channels.mime import AddressError, HeaderError, compose, recipient_address, sender_address
 from api.channels.outcome import (
     AddressRule,
@@ -35,7 +37,7 @@ from api.channels.outcome import (
 )
 from api.clock import monotonic_ns
 from api.settings import Settings, SmtpServer
-from api.store.messages import find_suppressed
+from api.store.messages import find_suppressed, suppress
 from workbench.language.channel import EMAIL
 from workbench.language.event import normalize_email
 
@@ -47,6 +49,8 @@ RESPONSE_TIMEOUT_S = 30.0
 CONNECTION_WAIT_S = 30.0  # an email waits this long for one of the connections
 
 _START_TLS = {"implicit": False, "required": True, "offered": None, "never": False}
+
+_ENHANCED_CODE = re.compile(r"5\.\d{1,3}\.\d{1,3}\b", re.ASCII)  # RFC 2034: at the beginning of the response
 
 _log = logging.getLogger("workbench.delivery")
 
@@ -67,7 +71,7 @@ class MaildirMailer:
         self._path, self._sender = path, sender_address(sender)
 
     async def send(self, delivery: Delivery, _: datetime, may_leave: MayLeave = always) -> Outcome:
-        content = _compose(delivery, self._sender)
+        content = await _compose(delivery, self._sender)
         if isinstance(content, Failed):
             return content
         if not may_leave():
@@ -117,7 +121,7 @@ class SmtpMailer:
 
     async def send(self, delivery: Delivery, _: datetime, may_leave: MayLeave = always) -> Outcome:
         """Send an email once, if `may_leave` still allows it when a connection is ready."""
-        content = _compose(delivery, self._sender)
+        content = await _compose(delivery, self._sender)
         if isinstance(content, Failed):
             return content
         try:
@@ -209,6 +213,11 @@ class SmtpMailer:
         try:
             await client.mail(self._return_path.addr_spec)
             await client.rcpt(recipient)
+        except SMTPRecipientRefused as error:
+            code = _ENHANCED_CODE.match(error.message)
+            if code is not None and code[0] in ADDRESS_CODES:
+                return Failed("gone", f"SMTP {error.code} {code[0]}")
+            return _rejected(error)
         except SMTPResponseException as error:
             return _rejected(error)
         except (SMTPException, OSError):
@@ -251,9 +260,11 @@ class _NoConnectionError(Exception):
         self.outcome = outcome
 
 
-def _compose(delivery: Delivery, sender: Address) -> bytes | Failed:
+async def _compose(delivery: Delivery, sender: Address) -> bytes | Failed:
     try:
-        return compose(delivery, sender)
+        if delivery.attachment is None:
+            return compose(delivery, sender)
+        return await asyncio.to_thread(compose, delivery, sender)  # a large page takes a second
     except HeaderError:
         return Failed("invalid_header")
     except AddressError:
@@ -280,7 +291,7 @@ EMAILS = OutgoingChannel(
     open=open_mailer,
     find_closed=lambda tx, org_id, digests: find_suppressed(tx, org_id, EMAIL.name, digests),
     closed=NotSent("skipped", "opted_out"),
-    close=None,
+    close=lambda org_id, digests, _, at: suppress(org_id, EMAIL.name, digests, at, "opted_out", "bounced"),
     find_secrets=None,
     prepare=None,
 )

@@ -75,8 +75,17 @@ def compose(delivery: Delivery, sender: Address) -> bytes:
         message.add_attachment(
             content, maintype="text", subtype="html", filename=file.name, params={"charset": "utf-8"}
         )
-        message.set_boundary(f"=_{delivery.id}_")
+        message.set_boundary(f"=_mixed_{delivery.id}")  # of which the one within is no prefix
     return message.as_bytes()
+
+
+def is_header(text: str) -> bool:
+    """Return whether a text can be the value of a header, such as a subject."""
+    try:
+        _check_header(text)
+    except HeaderError:
+        return False
+    return True
 
 
 def plain_text(html: str) -> str:

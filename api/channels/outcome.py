@@ -30,7 +30,7 @@ Reason: TypeAlias = Literal[
     "refused",  # the receiving server answered with an error
     "not_signed_in",  # the mail server rejected the login
     "no_answer",  # everything may have been sent, and no response came
-    "gone",  # the endpoint answered 410
+    "gone",  # the endpoint answered 410, or the mail server that there is no such address
     "invalid_header",  # a header value could be read as another header
     "invalid_address",  # nothing can be delivered to the address
     "no_connection",  # the connection was deleted
@@ -113,8 +113,7 @@ class Delivery(msgspec.Struct, frozen=True):
     it unsubscribes the address. `secrets`: the secrets that sign the message, newest first. `test`: mark the message as
     a test in a header. `track_clicks`: the links of the body have yet to be replaced by tracked ones. `request`: the
     request of a connection, which `body` has the fields for. `contact_id`: the contact of the links to preferences;
-    None in a test. `topic`: what the message is about. `unsubscribe_url` is empty, and there may be an `attachment`, in
-    emails to people who are no contacts.
+    None in a test. `topic`: what the message is about. `attachment`: of a page, to people who need not be contacts.
     """
 
     org_id: int

@@ -1,8 +1,8 @@
 """Bounces and complaints: the address gets no more emails, and the contact gets an event.
 
 A permanent bounce that is about the address, and a complaint, suppress the address, also for contacts that get it
-later. Any other bounce is only an event, and if it is permanent, the message has failed. Recording the same report
-again changes nothing.
+later. Any other bounce is only an event, and if it is permanent, the message has failed. The email of a scheduled page
+is no message of a contact: a permanent bounce is shown with the run. Recording the same report again changes nothing.
 """
 
 from typing import Literal, TypeAlias
@@ -10,13 +10,14 @@ from typing import Literal, TypeAlias
 from api.automations.automations import retry_conflicts
 from api.channels.bounce import Bounce
 from api.clock import Clock, token
-from api.crypto import INDEX, Keyring
+from api.crypto import INDEX, Keyring, OrgKeys
 from api.ingest.match import Triggers
 from api.ingest.parse import EventReader, ParsedEvent
 from api.ingest.store import store_batch
 from api.store import messages as store
 from api.store.contacts import find_email_owner
-from api.store.database import Database
+from api.store.database import Database, Transaction
+from api.store.page_schedules import fail_page_email, find_page_recipient
 from api.store.query import run
 from workbench.language.channel import EMAIL
 from workbench.language.codec import encode
@@ -38,10 +39,11 @@ async def record_bounce(database: Database, keyring: Keyring, clock: Clock, boun
             or keys.digest(EMAIL.name, keys.open_email(message.recipient)) not in bounce.address_digests
         ):
             message = None
+        is_page = await _fail_page_email(tx, keys, bounce)
         is_owned = await find_email_owner(tx, org_id, bounce.address_digests[:INDEX]) is not None
         if bounce.closes_address:
             digests, cause = bounce.address_digests, bounce.feedback
-            await store.suppress(tx, org_id, EMAIL.name, digests, now, "opted_out", cause)
+            await run(tx, store.suppress(org_id, EMAIL.name, digests, now, "opted_out", cause))
         if bounce.is_permanent and message is not None and bounce.message_id is not None:
             await run(tx, store.note_feedback(org_id, bounce.message_id, bounce.feedback, now))
     payload = {"status": bounce.status} if bounce.feedback == "bounced" else {}
@@ -52,7 +54,7 @@ async def record_bounce(database: Database, keyring: Keyring, clock: Clock, boun
         # Senders of reports repeat them for some hours.
         about, contact = f"{bounce.address_digests[:INDEX]}/{now:%Y-%m-%d}", {"email": bounce.address}
     else:
-        return "suppressed" if bounce.closes_address else "unknown"
+        return "suppressed" if bounce.closes_address else "recorded" if is_page else "unknown"
     event = {
         "event": f"email.{bounce.feedback}",
         "contact": contact,
@@ -64,3 +66,20 @@ async def record_bounce(database: Database, keyring: Keyring, clock: Clock, boun
     async with database.transaction() as tx:
         await store_batch(tx, [parsed], Triggers(keyring), clock.now())
     return "suppressed" if bounce.closes_address else "recorded"
+
+
+async def _fail_page_email(tx: Transaction, keys: OrgKeys, bounce: Bounce) -> bool:
+    """Record a permanent bounce of the email of a page; False if it is about none, or about another address."""
+    if (
+        bounce.feedback != "bounced"
+        or not bounce.is_permanent
+        or bounce.message_id is None
+        or bounce.page_recipient is None
+    ):
+        return False
+    sealed = await find_page_recipient(tx, bounce.org_id, bounce.message_id, bounce.page_recipient)
+    if sealed is None or keys.digest(EMAIL.name, keys.open_email(sealed)) not in bounce.address_digests:
+        return False
+    error = f"the mail server of the address returned it ({bounce.status or 'without a code'})"
+    await fail_page_email(tx, bounce.org_id, bounce.message_id, bounce.page_recipient, error)
+    return True

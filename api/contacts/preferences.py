@@ -126,7 +126,7 @@ async def stop_emails(database: Database, org_id: int, address_digest: str, now_
     at = from_us(now_us)
     async with database.transaction() as tx:
         contact_id = await opt_out_of_emails(tx, org_id, address_digest, at)
-        await suppress(tx, org_id, EMAIL.name, address_digest, at)
+        await run(tx, suppress(org_id, EMAIL.name, address_digest, at))
         if contact_id is not None:
             row = ConsentRow(uuid7(now_us), contact_id, False, "one_click", at, None, EMAIL.name)
             await store.add_consents(tx, org_id, [row])

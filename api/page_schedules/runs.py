@@ -2,8 +2,11 @@
 
 An engine plans a run by moving its schedule on, in one statement, so of several engines one plans it. A run that was
 missed is made late, and only the last one of several. A claim on a run is a lease with a number: what an engine writes
-after its lease has ended has no effect. An email is recorded after it has left, so an engine that is killed in between
-sends it again, as all emails are, with the same Message-ID.
+after its lease has ended has no effect. An attempt to send an email is recorded before it is made, as one that may
+arrive, and again with its outcome. An engine that is killed in between sends it again, as all emails are, with the same
+Message-ID; if that fails, the outcome is unknown.
+
+Rendering a page and composing its email take up to a second of CPU, so they run in threads.
 
 A query that fails is a sentence on the page, and the rest of the page is made. A mail server that fails is tried again
 after the delays of all emails.
@@ -20,26 +23,20 @@ from typing import Any
 import msgspec
 
 from api.channels.email import EMAILS
-from api.channels.outcome import Attachment, Delivery, Failed, Retry, Sender, Sent
+from api.channels.outcome import Attachment, Delivery, Failed, Outcome, Retry, Sent, Unknown
+from api.channels.outgoing import Transports
 from api.clock import Clock, to_us, uuid7
 from api.crypto import EmailDisplay, Keyring
 from api.jobs import every, one_by_one
 from api.page_schedules.schedules import ScheduledSection, read_sections
 from api.query.formats import JsonText
-from api.query.gateway import AnalystQuery, Gateway, InvalidQueryError
+from api.query.gateway import QUERY_FAILURES, AnalystQuery, Gateway, describe_failure
 from api.segments.definition import open_params
-from api.segments.refresh import describe_error
 from api.store import page_schedules as store
-from api.store.analyst import (
-    QueryMemoryError,
-    QueryTimeoutError,
-    ResultTooLargeError,
-    StatementError,
-    TooManyQueriesError,
-)
-from api.store.database import Database, DatabaseUnavailableError
+from api.store.analyst import TooManyQueriesError
+from api.store.database import Database, DatabaseUnavailableError, Transaction
 from api.store.page_schedules import ClaimedPageRun, DueSchedule, PageEmail
-from api.store.sql_roles import ReaderError
+from api.store.query import run as execute
 from workbench.language.channel import EMAIL, RetryPolicy
 from workbench.language.codec import decode
 from workbench.language.cron import Cron, read_cron
@@ -61,12 +58,12 @@ _log = logging.getLogger("workbench.pages")
 
 
 class PageServices(msgspec.Struct, frozen=True):
-    """What runs need: queries as analysts, the mailer, and the schedule of retries."""
+    """What runs need: queries as analysts, a way to send emails, and the schedule of retries."""
 
     database: Database
     gateway: Gateway
     keyring: Keyring
-    mailer: Sender
+    transports: Transports
     retries: RetryPolicy
     clock: Clock
 
@@ -159,13 +156,7 @@ async def _make(services: PageServices, run: ClaimedPageRun) -> ClaimedPageRun |
             return None
         if not await _keep_claim(services, run):
             return None
-    html = page_html(run.title, sections, made_at)
-    email_html = page_html(run.title, sections, made_at, charts=False)
-    failure = "; ".join(f"{section.title}: {section.error}" for section in sections if section.error) or None
-    if len(html) > MAX_PAGE_BYTES:
-        failure = f"the page is larger than {MAX_PAGE_BYTES:,} bytes; select fewer rows or shorter texts"
-        empty = [PageSection(title=run.title, error=failure)]
-        html = email_html = page_html(run.title, empty, made_at)
+    html, email_html, failure = await asyncio.to_thread(_render, run.title, sections, made_at)
     async with services.database.transaction() as tx:
         is_stored = await store.store_page(tx, run.org_id, run.id, run.claim, html, email_html, made_at, failure)
         if is_stored:
@@ -175,6 +166,16 @@ async def _make(services: PageServices, run: ClaimedPageRun) -> ClaimedPageRun |
         await _settle(services, run, "planned", services.clock.now() + ERASURE_DELAY, reason, again=True)
         return None
     return msgspec.structs.replace(run, state="sending", html=html, email_html=email_html, made_at=made_at)
+
+
+def _render(title: str, sections: list[PageSection], made_at: datetime) -> tuple[str, str, str | None]:
+    """Return the page, the page without charts, and what is wrong with it."""
+    failure = "; ".join(f"{section.title}: {section.error}" for section in sections if section.error) or None
+    html, email_html = page_html(title, sections, made_at), page_html(title, sections, made_at, charts=False)
+    if len(html.encode()) > MAX_PAGE_BYTES:
+        failure = f"the page is larger than {MAX_PAGE_BYTES:,} bytes; select fewer rows or shorter texts"
+        html = email_html = page_html(title, [PageSection(title=title, error=failure)], made_at)
+    return html, email_html, failure
 
 
 async def _result(services: PageServices, run: ClaimedPageRun, section: ScheduledSection) -> PageSection:
@@ -193,30 +194,33 @@ async def _result(services: PageServices, run: ClaimedPageRun, section: Schedule
                 count += batch.rows
                 if count > MAX_PAGE_ROWS or len(text) > MAX_PAGE_BYTES:
                     break
-            body = decode(text + writer.end())
+            columns, rows = await asyncio.to_thread(_read_rows, text + writer.end())
             watermark = result.watermark
     except TimeoutError:
-        return PageSection(title=section.title, error=f"the query took longer than {SECTION_TIMEOUT_S:g} s")
-    except (
-        StatementError,
-        InvalidQueryError,
-        QueryTimeoutError,
-        ResultTooLargeError,
-        QueryMemoryError,
-        ReaderError,
-    ) as error:
-        return PageSection(title=section.title, error=describe_error(error), query_hash=query.hash)
-    types = [column["type"] for column in body["columns"]]
-    rows = [[_value(cell, kind) for cell, kind in zip(row, types, strict=True)] for row in body["rows"][:MAX_PAGE_ROWS]]
+        late = f"the query took longer than {SECTION_TIMEOUT_S:g} s"
+        return PageSection(title=section.title, error=late, query_hash=query.hash)
+    except TooManyQueriesError:
+        raise
+    except QUERY_FAILURES as failure:
+        return PageSection(title=section.title, error=describe_failure(failure), query_hash=query.hash)
     return PageSection(
         title=section.title,
-        columns=tuple(column["name"] for column in body["columns"]),
+        columns=columns,
         rows=rows,
         complete=count <= MAX_PAGE_ROWS,
+        report=section.report,
         titles=section.titles,
         query_hash=query.hash,
         watermark=watermark,
     )
+
+
+def _read_rows(text: bytes) -> tuple[tuple[str, ...], list[list[Any]]]:
+    """Return the columns and the first rows of a result."""
+    body = decode(text)
+    types = [column["type"] for column in body["columns"]]
+    rows = [[_value(cell, kind) for cell, kind in zip(row, types, strict=True)] for row in body["rows"][:MAX_PAGE_ROWS]]
+    return tuple(column["name"] for column in body["columns"]), rows
 
 
 def _value(cell: Any, kind: str) -> Any:
@@ -236,18 +240,8 @@ async def _mail(services: PageServices, run: ClaimedPageRun) -> None:
     delays = services.retries.delays(EMAIL)
     results = []
     for email in emails:
-        if email.state != "waiting":
-            results.append(email)
-            continue
-        if not await _keep_claim(services, run):
-            return
-        result, error = await _send(services, run, email, len(delays))
-        tries = result.attempts - email.attempts
-        async with services.database.transaction() as tx:
-            kept = await store.record_page_email(
-                tx, run.org_id, run.id, run.claim, email.number, result.state, tries, error
-            )
-        if not kept:
+        result = email if email.state != "waiting" else await _send(services, run, email, len(delays))
+        if result is None:
             return
         results.append(result)
     waiting = [email.attempts for email in results if email.state == "waiting"]
@@ -258,21 +252,42 @@ async def _mail(services: PageServices, run: ClaimedPageRun) -> None:
         await _settle(services, run, "done" if any(email.state == "sent" for email in results) else "failed")
 
 
-async def _send(
-    services: PageServices, run: ClaimedPageRun, email: PageEmail, max_retries: int
-) -> tuple[PageEmail, str | None]:
-    """Send an email once; return it as it is afterwards, and what went wrong."""
+async def _send(services: PageServices, run: ClaimedPageRun, email: PageEmail, max_retries: int) -> PageEmail | None:
+    """Send an email once and record it; return it as it is afterwards, or None if the claim was lost."""
     keys, now = services.keyring.of(run.org_id), services.clock.now()
     address = keys.open_email(run.recipients[email.number - 1])
+    digests = keys.digests(EMAILS.address.index, address)
+    begun = msgspec.structs.replace(email, attempts=email.attempts + 1, in_doubt=True)
     async with services.database.transaction() as tx:
-        digests = [keys.digest(EMAILS.address.index, address)]
-        if await EMAILS.find_closed(tx, run.org_id, digests):
-            closed = msgspec.structs.replace(email, state="failed", attempts=email.attempts + 1)
-            return closed, "the address gets no more emails: it is suppressed"
+        if not await store.keep_page_claim(tx, run.org_id, run.id, run.claim, now, now + LEASE):
+            return None
+        if await EMAILS.find_closed(tx, run.org_id, [keys.digest(EMAILS.address.index, address)]):
+            closed = msgspec.structs.replace(email, state="failed")
+            reason = "the address gets no more emails: it bounced, or its owner unsubscribed"
+            return closed if await _record(tx, run, closed, reason) else None
+        if not await _record(tx, run, begun, DELIVERY_ERRORS["no_answer"]):
+            return None
+    lease_end = now + LEASE / 2
+    outcome = await services.transports.send(
+        EMAIL.name,
+        services.database,
+        services.keyring,
+        _delivery(run, email, address),
+        services.clock,
+        lambda: services.clock.now() < lease_end,
+    )
+    result, error = _judge(email, outcome, max_retries)
+    async with services.database.transaction() as tx:
+        if isinstance(outcome, Failed) and outcome.reason == "gone" and EMAILS.close is not None:
+            await execute(tx, EMAILS.close(run.org_id, digests, address, services.clock.now()))
+        return result if await _record(tx, run, result, error) else None
+
+
+def _delivery(run: ClaimedPageRun, email: PageEmail, address: str) -> Delivery:
     assert run.made_at is not None
     assert run.html is not None
     assert run.email_html is not None
-    delivery = Delivery(
+    return Delivery(
         run.org_id,
         f"{run.id}.{email.number}",
         run.made_at,
@@ -282,16 +297,24 @@ async def _send(
         html=True,
         attachment=Attachment(f"page-{run.at:%Y-%m-%d}.html", run.html),
     )
-    lease_end = now + LEASE / 2
-    outcome = await services.mailer.send(delivery, now, lambda: services.clock.now() < lease_end)
-    attempts = email.attempts + (0 if isinstance(outcome, Retry) and outcome.reason == "busy" else 1)
-    tried = msgspec.structs.replace(email, attempts=attempts)
+
+
+def _judge(email: PageEmail, outcome: Outcome, max_retries: int) -> tuple[PageEmail, str | None]:
+    """Return an email after an attempt, and what went wrong. Whatever follows it, an attempt may have arrived."""
     if isinstance(outcome, Sent):
-        return msgspec.structs.replace(tried, state="sent"), None
+        return PageEmail(email.number, "sent", email.attempts + 1, in_doubt=False), None
     error = DELIVERY_ERRORS.get(outcome.reason, outcome.reason) + (f" ({outcome.detail})" if outcome.detail else "")
-    if isinstance(outcome, Failed) or attempts > max_retries:
-        return msgspec.structs.replace(tried, state="failed"), error
-    return tried, error
+    attempts = email.attempts + (0 if outcome == Retry("busy") else 1)
+    ends = isinstance(outcome, Failed) or attempts > max_retries
+    in_doubt = email.in_doubt or isinstance(outcome, Unknown)
+    return PageEmail(email.number, "failed" if ends else "waiting", attempts, in_doubt), error
+
+
+async def _record(tx: Transaction, run: ClaimedPageRun, email: PageEmail, error: str | None) -> bool:
+    """Store an email; False if the claim was lost."""
+    return await store.record_page_email(
+        tx, run.org_id, run.id, run.claim, email.number, email.state, email.attempts, email.in_doubt, error
+    )
 
 
 async def _keep_claim(services: PageServices, run: ClaimedPageRun) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from api.automations.automations import Author, Refusal, invalid, record, unknown
+from api.channels.mime import is_header
 from api.clock import uuid7
 from api.crypto import EmailDisplay, OrgKeys
 from api.query.gateway import Sql
@@ -42,15 +43,17 @@ class RelativeValue(RelativeTime, frozen=True, kw_only=True):
 
 
 class ScheduledSection(msgspec.Struct, frozen=True):
-    """A part of a page: the result of `sql` with `params`, under a title.
+    """A section of a page: the result of `sql` with `params`, under a title.
 
-    `relative`: the values of `params` that move with each run. `titles`: headings of columns.
+    `relative`: the values of `params` that move with each run. `report`: the query is that of a built-in report, whose
+    columns have words and units; `titles`: headings of them.
     """
 
     title: Name
     sql: Sql
     params: Json = None
     relative: Annotated[tuple[RelativeValue, ...], Meta(max_length=MAX_RELATIVE)] = ()
+    report: bool = False
     titles: dict[str, str] = msgspec.field(default_factory=dict)
 
     def problems(self) -> Iterator[Problem]:
@@ -103,6 +106,8 @@ class PageScheduleBody(Body, frozen=True):
     timezone: Annotated[str, Meta(extra={"read": _read_zone})] | None = None
 
     def conflicts(self) -> Iterator[Problem]:
+        if not is_header(self.title):
+            yield Problem("title", "must be one line, and not an encoded word: it is the subject of the emails")
         for index, section in enumerate(self.sections):
             for problem in section.problems():
                 yield Problem(f"sections[{index}].{problem.field}", problem.reason)

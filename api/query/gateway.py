@@ -6,6 +6,7 @@ first byte of a response. The isolation of organizations from each other is in `
 
 import hashlib
 import logging
+import re
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from typing import Annotated
@@ -19,6 +20,7 @@ from api.query.parameters import BoundStatement, bind
 from api.query.results import EmailReplacer, QueryResult, read_watermark, write_watermark
 from api.store.analyst import (
     ContactChoice,
+    QueryError,
     QueryLimits,
     QuerySource,
     ReplicaConflictError,
@@ -29,7 +31,7 @@ from api.store.analyst import (
     resolve_snapshot,
 )
 from api.store.database import Database, DatabaseUnavailableError, is_distributed
-from api.store.sql_roles import ReaderBusyError, ReaderRole, Readers, list_gateway_views
+from api.store.sql_roles import ReaderBusyError, ReaderError, ReaderRole, Readers, list_gateway_views
 from workbench.language.codec import encode
 from workbench.language.problem import Problem
 from workbench.language.sql import tokenize
@@ -40,6 +42,8 @@ Sql = Annotated[str, Meta(min_length=1, max_length=MAX_SQL_CHARACTERS, pattern=r
 
 _MAX_ATTEMPTS = 3
 _UNDEFINED_TABLE = "42P01"
+_DATA_ERROR_CLASS = "22"  # SQLSTATEs; these messages contain values of the data, after ": " or in quotes
+_QUOTED = re.compile('".*"')  # up to the last quote, as the value may contain quotes
 
 _log = logging.getLogger("workbench.query")
 
@@ -69,6 +73,23 @@ class InvalidQueryError(Exception):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         super().__init__(str(problem))
+
+
+QUERY_FAILURES = (QueryError, InvalidQueryError, ReaderError)
+"""What is wrong with a query or its result; TooManyQueriesError is among them, and goes by."""
+
+
+def describe_failure(error: Exception) -> str:
+    """Return the sentence for one of QUERY_FAILURES, or for a lost database, without values of contacts."""
+    match error:
+        case StatementError(reason=reason, sqlstate=state, position=position, hint=hint):
+            text = _QUOTED.sub("…", reason.partition(": ")[0]) if state.startswith(_DATA_ERROR_CLASS) else reason
+            where = "" if position is None else f" (character {position})"
+            return f"{text}{where}{'' if hint is None else f'. Hint: {hint}'}"
+        case DatabaseUnavailableError():
+            return "the database connection was lost, or the statement timed out"
+        case _:
+            return str(error)
 
 
 class Gateway:

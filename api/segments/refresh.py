@@ -9,26 +9,18 @@ lease only saves work: two refreshes of one segment exclude each other by its ro
 
 import asyncio
 import logging
-import re
 from datetime import datetime, timedelta
 
 from api.automations.automations import Refusal
 from api.clock import Clock
 from api.jobs import every
-from api.query.gateway import InvalidQueryError
+from api.query.gateway import QUERY_FAILURES, describe_failure
 from api.segments.candidates import SegmentServices
 from api.segments.segments import interval, refresh
 from api.store import segments as store
-from api.store.analyst import (
-    QueryMemoryError,
-    QueryTimeoutError,
-    ResultTooLargeError,
-    StatementError,
-    TooManyQueriesError,
-)
+from api.store.analyst import TooManyQueriesError
 from api.store.database import DatabaseUnavailableError, TransactionConflictError
 from api.store.segments import SegmentRow
-from api.store.sql_roles import ReaderError
 
 POLL_INTERVAL_S = 5.0
 WORKERS = 3  # per engine, so that a slow query does not hold up the segments of other organizations
@@ -37,8 +29,6 @@ LEASE = timedelta(minutes=4)  # a refresh that takes longer may be started a sec
 RETRY_DELAY = timedelta(seconds=30)  # after a lack of slots, a conflict, or a lost connection
 
 _MAX_RETRY_DELAY = timedelta(hours=6)  # for a segment that keeps failing, unless its own interval is longer
-_DATA_ERROR_CLASS = "22"  # SQLSTATEs; these messages contain values of the data, after ": " or in quotes
-_QUOTED = re.compile('".*"')  # up to the last quote, as the value may contain quotes
 
 _log = logging.getLogger("workbench.segments")
 
@@ -64,25 +54,21 @@ async def refresh_due(services: SegmentServices, clock: Clock) -> int:
             result = await refresh(services, row, clock.now())
             if isinstance(result, Refusal):
                 await _postpone(services, row, clock.now())
-        except (TooManyQueriesError, TransactionConflictError) as error:
-            await _postpone(services, row, clock.now(), describe_error(error))
+        except TransactionConflictError:
+            reason = "the members of the segment were changed by others at every attempt"
+            await _postpone(services, row, clock.now(), reason)
+        except TooManyQueriesError as error:
+            await _postpone(services, row, clock.now(), describe_failure(error))
         except asyncio.CancelledError:
             # This process stops. Release the lease, so that another process need not wait until it expires.
             await _postpone(services, row, clock.now())
             raise
-        except (
-            StatementError,
-            InvalidQueryError,
-            QueryTimeoutError,
-            ResultTooLargeError,
-            QueryMemoryError,
-            ReaderError,
-        ) as error:
+        except QUERY_FAILURES as error:
             _log.info("segment_failed", extra={"org_id": row.org_id, "segment": row.id, "reason": type(error).__name__})
-            await _record_failure(services, row, describe_error(error), clock.now(), interval(row))
+            await _record_failure(services, row, describe_failure(error), clock.now(), interval(row))
         except DatabaseUnavailableError as error:
             _log.warning("segment_interrupted", extra={"org_id": row.org_id, "segment": row.id, "reason": str(error)})
-            await _record_failure(services, row, describe_error(error), clock.now(), RETRY_DELAY)
+            await _record_failure(services, row, describe_failure(error), clock.now(), RETRY_DELAY)
         count += 1
 
 
@@ -100,20 +86,3 @@ async def _record_failure(
     next_delay = min(delay * 2 ** min(row.failures, 10), max(interval(row), _MAX_RETRY_DELAY))
     async with services.database.transaction() as tx:
         await store.record_failure(tx, row, message, now, now + next_delay)
-
-
-def describe_error(error: Exception) -> str:
-    """Return a message that can be stored: without values of contacts."""
-    match error:
-        case StatementError(reason=reason, sqlstate=state, position=position, hint=hint):
-            text = _QUOTED.sub("…", reason.partition(": ")[0]) if state.startswith(_DATA_ERROR_CLASS) else reason
-            where = "" if position is None else f" (character {position})"
-            return f"{text}{where}{'' if hint is None else f'. Hint: {hint}'}"
-        case InvalidQueryError(problem=problem):
-            return str(problem)
-        case DatabaseUnavailableError():
-            return "the database connection was lost, or the statement timed out"
-        case TransactionConflictError():
-            return "the members of the segment were changed by others at every attempt"
-        case _:
-            return str(error)

@@ -291,9 +291,8 @@ def wallet_mark(wallet: str) -> str:
 # --- Suppressions, webhook secrets and endpoints
 
 
-@query
-async def suppress(
-    tx: Transaction,
+@call
+def suppress(
     org_id: int,
     channel: ChannelName,
     address_digests: Digests,

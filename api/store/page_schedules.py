@@ -148,11 +148,12 @@ async def add_page_emails(tx: Transaction, org_id: int, run_id: Uuid, recipients
 
 
 class PageEmail(msgspec.Struct, frozen=True):
-    """The email to recipient `number` (from 1) of a run."""
+    """The email to recipient `number` (from 1) of a run. `in_doubt`: an attempt may have arrived, without an answer."""
 
     number: int
     state: PageEmailState
     attempts: int
+    in_doubt: bool
 
 
 @query
@@ -167,9 +168,19 @@ async def record_page_email(
     claim: int,
     number: int,
     state: PageEmailState,
-    tries: int,
+    attempts: int,
+    in_doubt: bool,
     error: str | None,
 ) -> bool: ...
+
+
+@query
+async def find_page_recipient(tx: Transaction, org_id: int, run_id: Uuid, number: int) -> str | None: ...
+
+
+@query
+async def fail_page_email(tx: Transaction, org_id: int, run_id: Uuid, number: int, error: str) -> None:
+    """Record that an email of a run, which was sent, did not arrive."""
 
 
 @query

@@ -79,14 +79,32 @@ SELECT :org_id ::bigint, :run_id ::uuid, number, 'waiting' FROM generate_series(
 ON CONFLICT DO NOTHING;
 
 -- list_page_emails --
-SELECT number, state, attempts FROM page_emails WHERE org_id = :org_id AND run_id = :run_id ORDER BY number;
+SELECT number, state, attempts, in_doubt FROM page_emails WHERE org_id = :org_id AND run_id = :run_id ORDER BY number;
 
 -- record_page_email --
--- Record an attempt; no row if the claim has ended.
-UPDATE page_emails SET state = :state, attempts = attempts + :tries, error = :error
+-- Record an attempt before it is made and afterwards; no row if the claim has ended.
+UPDATE page_emails SET state = :state, attempts = :attempts, in_doubt = :in_doubt, error = :error
 WHERE org_id = :org_id AND run_id = :run_id AND number = :number AND state = 'waiting'
     AND EXISTS (SELECT FROM page_runs WHERE org_id = :org_id AND id = :run_id AND claim = :claim)
 RETURNING true;
+
+-- find_page_recipient --
+-- The address of an email of a run, sealed; no row if there is no such email.
+SELECT s.recipients[:number] FROM page_runs r
+JOIN page_schedules s ON s.org_id = r.org_id AND s.id = r.schedule_id
+WHERE r.org_id = :org_id AND r.id = :run_id AND :number <= cardinality(s.recipients);
+
+-- fail_page_email --
+-- Record that an email that was sent did not arrive. The run has failed if none of its emails is sent now.
+WITH bounced AS (
+    UPDATE page_emails SET state = 'failed', in_doubt = false, error = :error
+    WHERE org_id = :org_id AND run_id = :run_id AND number = :number AND (state = 'sent' OR in_doubt)
+    RETURNING org_id, run_id
+)
+UPDATE page_runs r SET state = 'failed' FROM bounced b
+WHERE r.org_id = b.org_id AND r.id = b.run_id AND r.state = 'done' AND NOT EXISTS (
+    SELECT FROM page_emails e
+    WHERE e.org_id = :org_id AND e.run_id = :run_id AND e.number <> :number AND e.state = 'sent');
 
 -- settle_page_run --
 -- End a claim: the run is continued at `due_at`, or has ended in a state. `again`: the claim counts as a try that failed.
@@ -98,7 +116,8 @@ WHERE org_id = :org_id AND id = :run_id AND claim = :claim;
 SELECT r.id, r.at, r.state, r.made_at, r.error, r.html IS NOT NULL AS kept,
        count(e.number) FILTER (WHERE e.state = 'sent') AS sent,
        count(e.number) FILTER (WHERE e.state = 'waiting') AS waiting,
-       count(e.number) FILTER (WHERE e.state = 'failed') AS failed,
+       count(e.number) FILTER (WHERE e.state = 'failed' AND NOT e.in_doubt) AS failed,
+       count(e.number) FILTER (WHERE e.state = 'failed' AND e.in_doubt) AS unknown,
        max(e.error) AS email_error
 FROM page_runs r
 LEFT JOIN page_emails e ON e.org_id = r.org_id AND e.run_id = r.id

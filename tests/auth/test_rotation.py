@@ -24,6 +24,7 @@ from api.store.connections import list_connections, save_connection
 from api.store.contacts import find_contact_state
 from api.store.database import Database, with_application_name
 from api.store.messages import find_suppressed, find_webhook_secrets, insert_webhook_secret, suppress
+from api.store.query import run
 from workbench.language.codec import encode
 from workbench.language.event import Identifiers
 from workbench.language.responses import MergeView
@@ -222,7 +223,7 @@ async def organization(process: Process) -> int:
         org_id = await insert_organization(tx, "acme", now)
         assert org_id is not None
         digests = process.keyring.of(org_id).digests("email", "p0@example.com")
-        await suppress(tx, org_id, "email", digests, now)
+        await run(tx, suppress(org_id, "email", digests, now))
         await insert_webhook_secret(tx, process.keyring, org_id, "whsec_x", now)
         sealed = process.keyring.of(org_id).seal_connection('{"key": "k1"}', "chat")
         await save_connection(tx, org_id, "chat", "{}", sealed, now, uuid7(process.clock.now_us()))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from api.channels.mime import AddressError, HeaderError, compose, plain_text, sender_address
-from api.channels.outcome import Delivery
+from api.channels.outcome import Attachment, Delivery
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 MAIL = Delivery(
@@ -54,6 +54,13 @@ def test_an_html_body_has_a_text_part_before_it() -> None:
     )
     assert text.get_content().replace("\r\n", "\n") == "Hi\n\nZoë & all (https://a.example)\n"
     assert "<h1>Hi</h1>" in html.get_content()
+
+
+def test_no_boundary_of_an_email_with_an_attachment_is_a_prefix_of_another() -> None:
+    message = composed(body="<p>Hi</p>", html=True, attachment=Attachment("page.html", "<p>Hi</p>"))
+    boundaries = [part.get_boundary() for part in message.walk() if part.is_multipart()]
+    assert boundaries == ["=_mixed_0193-1", "=_0193-1"]
+    assert [part.get_content_type() for part in message.iter_parts()] == ["multipart/alternative", "text/html"]
 
 
 def test_long_addresses_stay_in_one_piece() -> None:

@@ -135,7 +135,7 @@ async def test_an_unsubscribed_contact_gets_no_email_and_the_run_continues(bench
     await bench.automation([TRIGGER, EMAIL, TAG], [("t", "e"), ("e", "a")])
     unsubscription = Unsubscription(bench.org_id, bench.keyring.of(bench.org_id).digest("email", "ann@example.com"))
     async with bench.database.transaction() as tx:
-        await store_messages.suppress(tx, bench.org_id, "email", unsubscription.address_digest, bench.clock.now())
+        await run(tx, store_messages.suppress(bench.org_id, "email", unsubscription.address_digest, bench.clock.now()))
     await bench.send("k", ANN)
     await bench.drive()
     assert await messages(bench) == [("email", "skipped", False)]

@@ -8,6 +8,7 @@ from api.automations.automations import Author
 from api.clock import uuid7
 from api.engine.claims import LEASE
 from api.store.messages import Acknowledgement, acknowledge, count_sent, suppress
+from api.store.query import run
 from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
@@ -178,7 +179,7 @@ async def test_j12_a_contact_that_opted_out_is_skipped(bench: EngineBench) -> No
 async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: EngineBench) -> None:
     digest = bench.keyring.of(bench.org_id).digest("email", "ann@example.com")
     async with bench.database.transaction() as tx:
-        await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
+        await run(tx, suppress(bench.org_id, "email", digest, bench.clock.now()))
     await send_one(bench, EMAIL, quietHours={"from": "00:00", "to": "23:59"})
     assert await bench.steps() == ["entered", "skipped"]  # without waiting for the end of the quiet hours
     assert await outcomes(bench) == [("skipped", "opted_out")]
@@ -187,7 +188,7 @@ async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: E
 async def test_j12_an_address_unsubscribed_earlier_is_skipped(bench: EngineBench) -> None:
     digest = bench.keyring.of(bench.org_id).digest("email", "old@example.com")
     async with bench.database.transaction() as tx:
-        await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
+        await run(tx, suppress(bench.org_id, "email", digest, bench.clock.now()))
     for address in ("old@example.com", "ann@example.com"):
         await bench.ingest({"event": "login", "contact": {"walletAddress": evm_wallet("A"), "email": address}})
     await send_one(bench, EMAIL)

@@ -11,7 +11,7 @@ from workbench.language.page import PageSection, RelativeTime, cell_text, chart_
 NOW = datetime(2026, 11, 27, 8, tzinfo=UTC)
 DAYS = [(datetime(2026, 11, day, tzinfo=UTC), day * 10, day % 2 == 0) for day in (1, 2, 3)]
 ACTIVE = PageSection(
-    title="Active", columns=("at", "contacts", "complete"), rows=DAYS, query_hash="abc", watermark="2026~x"
+    title="Active", columns=("at", "contacts", "complete"), rows=DAYS, report=True, query_hash="abc", watermark="2026~x"
 )
 
 
@@ -44,12 +44,30 @@ def test_texts_of_customers_are_texts() -> None:
         (("event", "events"), [("a", 3), ("a", 1)], 0),  # no name of its own
         (("event",), [("a",), ("b",)], 0),
         (("step", "event", "contacts"), [(1, "a", 3), (2, "b", None)], 2),
+        (("asset", "number"), [("a", 3), ("b", 1)], 2),
         (("n",), [], 0),
         (("event", "events"), [("a", 10**400), ("b", 1)], 0),  # no number that can be drawn
     ],
 )
 def test_a_chart_needs_names_and_numbers(columns: tuple[str, ...], rows: list[tuple[object, ...]], marks: int) -> None:
     assert chart_svg(PageSection(title="t", columns=columns, rows=rows)).count("<rect") == marks
+
+
+def test_columns_of_sql_are_shown_as_they_are_named_and_only_those_of_reports_have_words() -> None:
+    columns, row = ("at", "rate", "after_seconds", "complete"), ("x", 3, 90, False)
+
+    def texts(*, report: bool) -> list[str]:
+        page = page_html("t", [PageSection(title="t", columns=columns, rows=[row], report=report)], NOW)
+        return re.findall(r"<t[hd] [^>]*>([^<]*)<", page)
+
+    assert texts(report=False) == [*columns, "x", "3", "90", "false"]
+    assert texts(report=True) == ["from", "rate", "after", "", "x", "300.0%", "1 minute 30 seconds", "in part"]
+
+
+def test_a_chart_of_more_than_30_bars_says_how_many_rows_it_leaves_out() -> None:
+    rows = [(f"asset {number:02}", number) for number in range(33)]
+    chart = chart_svg(PageSection(title="t", columns=("asset", "events"), rows=rows))
+    assert (chart.count("<rect"), "3 more rows in the table below" in chart) == (30, True)
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,24 @@ import email
 import email.policy
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from api.channels.email import SmtpMailer
+from api.channels.outgoing import Transports
 from api.contacts.erase import erase_again
 from api.embedded import Server
-from api.page_schedules.runs import PageServices, plan_due, run_due
+from api.page_schedules.runs import MAX_PAGE_BYTES, PageServices, plan_due, run_due
 from api.query.gateway import Gateway
 from api.settings import SmtpServer
+from tests.channels.reports import bounce, complaint
 from tests.channels.test_email_smtp import MailServer, mail_server
 from tests.conftest import clone
-from tests.routes.conftest import Org, Service, serving
+from tests.installation import Installation, until
+from tests.routes.conftest import SECRET, Org, Service, serving
 from tests.segments.conftest import LateClock
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode
@@ -37,7 +42,8 @@ class Mailing:
         self.mailer = SmtpMailer(SmtpServer("127.0.0.1", server.port, "never"), "Reports <reports@example.org>")
         gateway = Gateway(parts.system_database, parts.keyring)
         retries = RetryPolicy((60.0, 600.0))
-        self.engine = PageServices(parts.system_database, gateway, parts.keyring, self.mailer, retries, clock)
+        transports = Transports({"email": self.mailer}, "https://wb.example")
+        self.engine = PageServices(parts.system_database, gateway, parts.keyring, transports, retries, clock)
 
     async def call(self, method: str, path: str = "", body: Any = None, *scopes: str) -> tuple[int, Any]:
         key = await self.org.key("workbench", *(scopes or SCOPES))
@@ -61,6 +67,13 @@ class Mailing:
         """Let the mail server give this answer to every email, and forget those that it refused."""
         self.server.answers = {"data": code}
         self.server.envelopes.clear()
+
+    async def report(self, content: bytes) -> str:
+        """Report what a mail server says of an email, as its pipe does; return the outcome."""
+        key = await self.org.key("live")
+        headers = {"content-type": "message/rfc822", "authorization": f"Bearer {key}"}
+        answer = await self.org.service.client.post("/bounces", content=content, headers=headers)
+        return str(answer.json()["outcome"])
 
     async def runs(self, schedule_id: str) -> list[dict[str, Any]]:
         status, answer = await self.call("GET", f"/{schedule_id}/runs")
@@ -98,7 +111,7 @@ async def test_a_page_is_mailed_once_however_many_engines_run(team: Mailing) -> 
     await team.work(engines=3)
     assert sorted(str(item["To"]) for item in team.emails) == ["boss@example.com", "cfo@example.com"]
     first = team.emails[0]
-    assert (first["Subject"], first["List-Unsubscribe"]) == ("Monday", None)
+    assert (first["Subject"], first["List-Unsubscribe-Post"]) == ("Monday", "List-Unsubscribe=One-Click")
     (attached,) = first.iter_attachments()
     page, body = attached.get_content(), first.get_body(("html",)).get_content()
     assert [text.count("<svg") for text in (page, body)] == [1, 0]
@@ -129,6 +142,136 @@ async def test_a_mail_server_that_fails_is_tried_again_after_the_delays_of_email
     team.clock.ahead = 2 * DAY
     await team.work()
     assert [(item["state"], item["failed"]) for item in await team.runs(schedule_id)] == [("failed", 1), ("done", 0)]
+
+
+async def next_day(team: Mailing, schedule_id: str) -> tuple[str, int, int, str | None]:
+    """Return what became of the run of the next day."""
+    team.clock.ahead += DAY
+    await team.work()
+    run = (await team.runs(schedule_id))[0]
+    return run["state"], run["sent"], run["failed"], run["emailError"]
+
+
+CLOSED = ("failed", 0, 1, "the address gets no more emails: it bounced, or its owner unsubscribed")
+
+
+@pytest.mark.parametrize(
+    ("status", "first", "second"),
+    [
+        ("5.1.1", "suppressed", CLOSED),
+        ("5.2.2", "recorded", ("done", 1, 0, None)),  # a full mailbox is about this email only
+        ("4.2.2", "unknown", ("done", 1, 0, None)),
+    ],
+)
+async def test_a_bounce_is_shown_with_the_run_and_may_close_the_address(
+    team: Mailing, status: str, first: str, second: tuple[Any, ...]
+) -> None:
+    schedule_id = await team.schedule()
+    assert await next_day(team, schedule_id) == ("done", 1, 0, None)
+    content = team.server.envelopes[0].content
+    assert [await team.report(bounce(content, status)), await team.report(bounce(content, status))] == [first, first]
+    (run,) = await team.runs(schedule_id)
+    error = None if first == "unknown" else f"the mail server of the address returned it ({status})"
+    state = "done" if error is None else "failed"
+    assert (run["state"], run["sent"] + run["failed"], run["emailError"]) == (state, 1, error)
+    assert await next_day(team, schedule_id) == second
+
+
+async def test_a_report_that_names_the_email_of_another_address_does_not_fail_it(team: Mailing) -> None:
+    schedule_id = await team.schedule(to=["a@example.com", "b@example.com"])
+    await next_day(team, schedule_id)
+    forged = team.server.envelopes[0].content.replace(b".1@example.org", b".2@example.org")
+    assert await team.report(bounce(forged)) == "suppressed"  # of the address whose token it has
+    (run,) = await team.runs(schedule_id)
+    assert (run["sent"], run["failed"]) == (2, 0)
+
+
+async def test_a_complaint_and_an_unsubscription_close_the_address_for_pages(team: Mailing) -> None:
+    schedule_id = await team.schedule(to=["a@example.com", "b@example.com"])
+    assert (await next_day(team, schedule_id))[:2] == ("done", 2)
+    contents = [item.content for item in team.server.envelopes]
+    assert await team.report(complaint(contents[0])) == "suppressed"
+    url = str(team.emails[1]["List-Unsubscribe"]).strip("<>").removeprefix("https://wb.example/api/v1")
+    assert (await team.org.service.client.post(url)).status_code == 200
+    assert [item["sent"] for item in await team.runs(schedule_id)] == [2]
+    assert (await next_day(team, schedule_id))[:3] == ("failed", 0, 2)
+    assert len(team.emails) == 2
+
+
+async def test_an_address_that_the_mail_server_does_not_know_gets_one_email_and_others_are_tried_each_day(
+    team: Mailing,
+) -> None:
+    schedule_id = await team.schedule()
+    team.server.answers = {"rcpt": "550 5.7.1 not today"}
+    assert await next_day(team, schedule_id) == ("failed", 0, 1, "rejected by the receiver (SMTP 550)")
+    team.server.answers = {"rcpt": "550 5.1.1 no such user"}
+    gone = "the address or endpoint no longer exists (SMTP 550 5.1.1)"
+    assert await next_day(team, schedule_id) == ("failed", 0, 1, gone)
+    assert await next_day(team, schedule_id) == CLOSED
+    assert await team.org.rows("cause", "suppressions", "cause") == [("bounced",)]
+
+
+@pytest.mark.parametrize(("answer", "counts"), [("250 OK", ("done", 1, 0, 0)), ("550 no", ("failed", 0, 0, 1))])
+async def test_an_engine_that_is_killed_before_it_records_an_email_leaves_it_unknown_until_it_is_sent_again(
+    team: Mailing, tmp_path: Path, answer: str, counts: tuple[Any, ...]
+) -> None:
+    schedule_id = await team.schedule()
+    await team.org.service.rows("UPDATE page_schedules SET next_at = now() WHERE org_id = %s", team.org.id)
+    installation = Installation(team.org.service.dsn, tmp_path)
+    team.answer("hang")  # the email has arrived, and its acceptance has not
+    engine = installation.start_engine(
+        WORKBENCH_SECRET=SECRET,
+        WORKBENCH_SMTP_URL=f"smtp://127.0.0.1:{team.server.port}",
+        WORKBENCH_EMAIL_FROM="Reports <reports@example.org>",
+    )
+    await asyncio.to_thread(until, lambda: bool(team.server.envelopes), "the email arrives", 60)
+    engine.kill()
+    engine.wait()
+    (run,) = await team.runs(schedule_id)
+    doubt = "no response: the message may have arrived"
+    assert (run["state"], run["sent"], run["waiting"], run["emailError"]) == ("sending", 0, 1, doubt)
+    team.server.answers = {"data": answer}
+    team.clock.ahead = timedelta(minutes=6)  # its lease has ended
+    await team.work()
+    (run,) = await team.runs(schedule_id)
+    assert (run["state"], run["sent"], run["failed"], run["unknown"]) == counts
+    assert len({str(item["Message-ID"]) for item in team.emails}) == 1
+    assert len(team.emails) == 2
+
+
+async def test_a_page_that_is_too_large_says_so_in_its_place(team: Mailing) -> None:
+    # Two bytes for each character: fewer characters than the limit, more bytes.
+    wide = {
+        "title": "Wide",
+        "sql": f"SELECT repeat('é', 4000) AS text FROM generate_series(1, {MAX_PAGE_BYTES // 7000})",
+    }
+    schedule_id = await team.schedule(sections=[wide])
+    assert await next_day(team, schedule_id) == ("done", 1, 0, None)
+    (run,) = await team.runs(schedule_id)
+    assert run["error"] == "the page is larger than 4,000,000 bytes; select fewer rows or shorter texts"
+    page = (await team.call("GET", f"/{schedule_id}/runs/{run['id']}"))[1]["html"]
+    assert ("larger than 4,000,000 bytes" in page, len(page) < 10_000) == (True, True)
+    assert len(team.server.envelopes[0].content) < 20_000
+
+
+async def test_times_of_a_schedule_follow_the_clocks_of_its_zone(team: Mailing) -> None:
+    schedule_id = await team.schedule(cron="30 2 * * *", timezone="Europe/Zurich")
+    zone, times = ZoneInfo("Europe/Zurich"), []
+    # In 2027 02:30 does not exist on 28 March, and comes twice on 31 October.
+    for month, day in ((3, 27), (10, 30)):
+        start = datetime(2027, month, day, 12, tzinfo=zone)
+        await team.org.service.rows(
+            "UPDATE page_schedules SET next_at = %s WHERE org_id = %s", start.replace(hour=2, minute=30), team.org.id
+        )
+        for noon in range(3):
+            moment = (start + timedelta(days=noon)).astimezone(UTC)
+            team.clock.ahead += moment - team.clock.now()
+            await team.work()
+        times += [run["at"] for run in reversed(await team.runs(schedule_id))][-3:]
+    assert [datetime.fromisoformat(time).astimezone(UTC).strftime("%d %H:%M") for time in times] == [
+        *("27 01:30", "28 01:30", "29 00:30"),
+        *("30 00:30", "31 00:30", "01 01:30"),
+    ]
 
 
 async def test_a_query_that_fails_is_a_sentence_on_the_page(team: Mailing) -> None:
@@ -267,6 +410,7 @@ async def test_mailing_needs_both_scopes(team: Mailing, scopes: tuple[str, ...],
     ("fields", "error"),
     [
         ({"cron": "* * * * *"}, "cron: runs more often than once an hour"),
+        ({"title": "=?utf-8?q?=41?="}, "title: must be one line, and not an encoded word"),
         ({"to": ["x"]}, "to[0]: must be an email address"),
         ({"to": []}, "to: must be an array of 1 to 20 email addresses"),
         ({"timezone": "Mars"}, "timezone: must be the name of a time zone, like Europe/Zurich"),

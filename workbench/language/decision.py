@@ -20,7 +20,7 @@ DELIVERY_ERRORS: Mapping[str, str] = {
     "refused": "rejected by the receiver",
     "not_signed_in": "the mail server rejected the user name or password",
     "no_answer": "no response: the message may have arrived",
-    "gone": "the endpoint no longer exists",
+    "gone": "the address or endpoint no longer exists",
     "invalid_header": "a header contains a line break or an encoded word",
     "invalid_address": "not a valid address",
     "no_connection": "the connection does not exist any more",

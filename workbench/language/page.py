@@ -49,13 +49,15 @@ _COLUMN_WORDS = {
 class PageSection(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one query: its columns with their titles, its rows, and what identifies it.
 
-    `rows`: at most MAX_PAGE_ROWS of them; `complete`: whether these are all. `error`: why there is no result.
+    `rows`: at most MAX_PAGE_ROWS of them; `complete`: whether these are all. `report`: the columns are those of a
+    built-in report, so their names decide on headings, percent signs and durations. `error`: why there is no result.
     """
 
     title: str
     columns: tuple[str, ...] = ()
     rows: Sequence[Sequence[Any]] = ()
     complete: bool = True
+    report: bool = False
     titles: Mapping[str, str] = {}
     query_hash: str | None = None
     watermark: str | None = None
@@ -155,12 +157,12 @@ def chart_svg(section: PageSection) -> Markup:
     if label is None or measure is None:
         return Markup("")
     values = [max(float(row[measure] or 0), 0.0) for row in rows]
-    texts = [printable(cell_text(names[label], row[label]), kept="") for row in rows]
-    shown = [cell_text(names[measure], row[measure]) for row in rows]
+    texts = [printable(_cell(section, names[label], row[label]), kept="") for row in rows]
+    shown = [_cell(section, names[measure], row[measure]) for row in rows]
     draw = _columns_over_time if over_time is not None else _bars
     body, height = draw(values, texts, shown)
-    what = column_title(names[measure], section.titles)
-    about = f"{what} by {column_title(names[label], section.titles)}; the same numbers as in the table below"
+    what = f"{_heading(section, names[measure])} by {_heading(section, names[label])}"
+    about = f"{what}; the same numbers as in the table below"
     return Markup('<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>').format(
         _WIDTH, height, _WIDTH, height, f"{section.title}: {about}", body
     )
@@ -180,7 +182,7 @@ def _measure(section: PageSection, label: int | None) -> int | None:
         index
         for index, name in enumerate(section.columns)
         if index != label
-        and name not in ("step", "number")
+        and not (section.report and name in ("step", "number"))
         and all(row[index] is None or _is_number(row[index]) for row in section.rows)
         and any(row[index] is not None for row in section.rows)
     ]
@@ -212,6 +214,9 @@ def _bars(values: list[float], texts: list[str], shown: list[str]) -> tuple[Mark
         for index, (value, text, number) in enumerate(zip(values, texts, shown, strict=True))
         if index < _MAX_BARS
     ]
+    if (rest := len(values) - len(lines)) > 0:
+        text = f"{quantity(rest, 'more row')} in the table below"
+        lines.append(Markup('<text x="{}" y="{}">{}</text>').format(_LABELS, len(lines) * _BAR + 15, text))
     return Markup("").join(lines), len(lines) * _BAR + 4
 
 
@@ -247,13 +252,21 @@ def _table(section: PageSection) -> _Table:
     numeric = [any(_is_number(row[index]) for row in section.rows) for index in range(len(section.columns))]
     rows = [
         [
-            (printable(cell_text(name, value)), is_number)
+            (printable(_cell(section, name, value)), is_number)
             for name, value, is_number in zip(section.columns, row, numeric, strict=True)
         ]
         for row in section.rows
     ]
-    headings = [column_title(name, section.titles) for name in section.columns]
+    headings = [_heading(section, name) for name in section.columns]
     return _Table(list(zip(headings, numeric, strict=True)), rows)
+
+
+def _cell(section: PageSection, column: str, value: Any) -> str:
+    return cell_text(column if section.report else "", value)
+
+
+def _heading(section: PageSection, column: str) -> str:
+    return column_title(column, section.titles) if section.report else column
 
 
 # The policy forbids everything that a page does not need. Mail programs remove <style>, so cells have their alignment

@@ -963,8 +963,9 @@ class PageSectionView(msgspec.Struct, frozen=True):
 class PageRunView(msgspec.Struct, frozen=True, rename="camel"):
     """A run of a scheduled page. `at`: when it was planned for; `madeAt`: when its queries ran.
 
-    `state`: planned, sending, done or failed. `sent`, `waiting`, `failed`: numbers of emails. `error`: what went wrong
-    in the run or in a part of the page; `emailError`: with an email. `kept`: whether the page can be read.
+    `state`: planned, sending, done or failed. `sent`, `waiting`, `failed`, `unknown`: numbers of emails; unknown ones
+    may have arrived. `error`: what went wrong in the run or in a section of the page; `emailError`: with an email.
+    `kept`: whether the page can be read.
     """
 
     id: str
@@ -976,6 +977,7 @@ class PageRunView(msgspec.Struct, frozen=True, rename="camel"):
     sent: int
     waiting: int
     failed: int
+    unknown: int
     email_error: str | None
 
 
