@@ -17,9 +17,10 @@ from workbench.account import caller
 from workbench.connection import Connection
 from workbench.errors import WorkbenchError
 from workbench.language.codec import encode, printable
-from workbench.language.event import mask_email
+from workbench.language.event import MASK
 
 MAX_ROWS = 200
+MAX_AUTOMATIONS = 20  # with their graphs
 MAX_CHARACTERS = 40_000  # of an answer
 
 INSTRUCTIONS = """\
@@ -30,7 +31,13 @@ To propose an automation: look at `catalog`, write it with `draft`, try it with 
 `backtest` and `plan`. Each leaves a receipt for exactly this draft. `publish` works while all three receipts are valid;
 the organization may ask for the approval of a person as well."""
 
-_ADDRESS = re.compile(r"[^\s\"'<>()\[\]{},:;\\|]{1,64}@[^\s\"'<>()\[\]{},:;\\|@]+\.[^\s\"'<>()\[\]{},:;\\|@.]{2,}")
+# An @, also as URLs, HTML and full-width texts write it. Before it, read backwards, the local part of an address.
+_AT = re.compile(r"@|%(?:25)*40|&#0*64;|&#x0*40;|&commat;|[\uff20\ufe6b]", re.IGNORECASE)
+_MAX_LOCAL = 320  # characters; a valid one has 64
+_LOCAL_BACKWARDS = re.compile(r"\"\\*[^\"]{1,80}\"\\*|[^\s\"<>()\[\]{},:;\\|]{1,320}")
+_DOMAIN = re.compile(
+    r"[^\s\"'<>()\[\]{},:;\\|@]{1,250}(?:[.\u3002\uff0e\uff61]|%2e)[^\s\"'<>()\[\]{},:;\\|@.]{2,}", re.IGNORECASE
+)
 
 
 class Tools:
@@ -49,19 +56,26 @@ class Tools:
     def sql(self, query: str, params: dict[str, Any] | None = None) -> str:
         """Run one read-only SELECT over app_events, contacts, messages, automations and other views.
 
-        Write values as :name and pass them in `params`. The answer has the first 200 rows.
+        Write values as :name and pass them in `params`. The answer has the first 200 rows; `complete` says whether
+        these are all. Without ORDER BY they are any 200, so count and group in the query.
         """
 
         def run() -> dict[str, Any]:
-            answer = self._connection.post("/sql", {"sql": query} | ({"params": params} if params else {}))
+            body = {"sql": query, "limit": MAX_ROWS + 1} | ({"params": params} if params else {})
+            answer = self._connection.post("/sql", body)
             rows = answer["rows"]
-            return {"columns": answer["columns"], "rows": rows[:MAX_ROWS], "moreRows": max(len(rows) - MAX_ROWS, 0)}
+            return {"columns": answer["columns"], "rows": rows[:MAX_ROWS], "complete": len(rows) <= MAX_ROWS}
 
         return self._answer(run)
 
-    def automations(self, name: str | None = None) -> str:
-        """List automations with their trigger, graph, state and revision, optionally of one name."""
-        return self._answer(lambda: self._connection.get("/automations", limit=100, name=name))
+    def automations(self, name: str | None = None, before: str | None = None) -> str:
+        """List automations with their trigger, graph, state and revision, the newest first, optionally of one name.
+
+        The answer has 20; `before` is the id of the last one, for the next 20.
+        """
+        return self._answer(
+            lambda: self._connection.get("/automations", limit=MAX_AUTOMATIONS, name=name, before=before)
+        )
 
     def draft(
         self,
@@ -135,8 +149,22 @@ def _segment(text: str) -> str:
 
 
 def mask_addresses(text: str) -> str:
-    """Return a text with every email address in it masked."""
-    return _ADDRESS.sub(lambda found: mask_email(found[0]), text)
+    """Return a text with all but the first character of the local part of every email address in it masked.
+
+    More than an address may be masked, such as the path of a URL in front of it.
+    """
+    pieces, end = [], 0
+    for at in _AT.finditer(text):
+        domain = _DOMAIN.match(text, at.end())
+        before = text[max(end, at.start() - _MAX_LOCAL) : at.start()]
+        local = _LOCAL_BACKWARDS.match(before[::-1])
+        if domain is None or local is None:
+            continue
+        start = at.start() - local.end()
+        first = "" if text[start] in '"\\' else text[start]  # a lone backslash would be no JSON
+        pieces += [text[end:start], first, MASK]
+        end = at.start()
+    return "".join([*pieces, text[end:]])
 
 
 def server(connection: Connection) -> FastMCP:

@@ -41,6 +41,7 @@ from api.store import automations
 from api.store import receipts as store
 from api.store.automations import AutomationRow
 from api.store.broadcasts import count_recipients, list_newest_recipients
+from api.store.chain import recent_logs_of_contract
 from api.store.contacts import contact_state, find_contact, identifiers_of
 from api.store.database import Database, Transaction
 from api.store.events import count_events, list_newest_events
@@ -143,15 +144,11 @@ async def _impact(database: Database, author: Author, draft: AutomationRow) -> d
 async def _backtest(
     database: Database, context: TrialContext, author: Author, draft: AutomationRow
 ) -> dict[str, Any] | Refusal:
-    """Simulate the draft for recent events, or for the newest contacts of a segment, and return numbers."""
+    """Simulate the draft for recent events or logs, or for the newest contacts of a segment, and return numbers."""
     if not context.reads_contacts:
         return conflict("a backtest plays stored contacts: the key needs sql:read or contacts:read")
     trigger = read_trigger(decode(draft.trigger_spec))
     assert isinstance(trigger, Trigger), "publishing refuses other triggers"
-    if trigger.log_source is not None:
-        return conflict(
-            "there is no backtest of logs of a chain yet: publish it with a key that has automations:publish"
-        )
     body = UnsavedTrialBody(
         event=b"{}", trigger_spec=bytes(draft.trigger_spec), graph=bytes(draft.graph), automation_id=draft.id
     )
@@ -182,12 +179,22 @@ async def _sample(
     if isinstance(source := trigger.source, StartSource):
         async with database.transaction() as tx:
             ids = await list_newest_recipients(tx, author.org_id, source.segment or "", SAMPLE_SIZE)
-            rows = [await find_contact(tx, author.org_id, contact_id) for contact_id in ids]
-        contacts = [contact_state(row, keys.open_email).identifiers for row in rows if row is not None]
+            found = [await find_contact(tx, author.org_id, contact_id) for contact_id in ids]
+        contacts = [contact_state(row, keys.open_email).identifiers for row in found if row is not None]
         return [
             ({"type": source.type, "contact": _contact(identifiers)}, author.now)
             for identifiers in contacts
             if _contact(identifiers)
+        ]
+    if (log := trigger.log_source) is not None:
+        async with database.transaction() as tx:
+            rows = await recent_logs_of_contract(tx, author.org_id, log.contract, log.abi_event.name, None, SAMPLE_SIZE)
+        return [
+            (decode(encode(row)), row.created_at)
+            for row in rows
+            if (row.chain_id, row.signature) == (log.chain_id, log.abi_event.canonical)
+            and not row.removed
+            and (row.contact_id is not None or log.creates_contacts)
         ]
     async with database.transaction() as tx:
         names = sorted(trigger.names)[:_MAX_NAMES]

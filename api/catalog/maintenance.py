@@ -15,7 +15,7 @@ from api.store.chain import delete_old_unknown_wallets
 from api.store.database import Database, Transaction
 from api.store.messages import delete_expired_challenges, delete_old_test_pushes, find_old_test_pushes
 from api.store.page_schedules import delete_old_pages
-from api.store.receipts import delete_old_receipts
+from api.store.receipts import delete_old_approvals, delete_old_receipts
 from api.store.segments import delete_old_sizes
 from api.store.snippets import delete_old_snippets
 
@@ -39,6 +39,7 @@ _DAILY_DELETIONS: tuple[_Delete, ...] = (
     delete_old_snippets,
     delete_old_pages,
     delete_old_receipts,
+    delete_old_approvals,
 )
 
 _log = logging.getLogger("workbench.catalog")

@@ -122,12 +122,17 @@ def writer_for(media_type: str, accept_encoding: str, *, spreadsheet: bool = Fal
     return FORMATS[media_type]
 
 
-async def stream(result: QueryResult, writer_type: type[ResultWriter]) -> AsyncIterator[bytes]:
-    """Yield the bytes of a result, at least one piece."""
-    writer = writer_type(result.columns)
+async def stream(
+    result: QueryResult, writer_type: type[ResultWriter], limit: int | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the bytes of a result, or of its first `limit` rows: at least one piece."""
+    writer, written = writer_type(result.columns), 0
 
     def write(batch: RowBatch) -> bytes:
-        return writer.batch(batch.rows, result.visible_columns(batch))
+        columns = result.visible_columns(batch)
+        if limit is None or written + batch.rows <= limit:
+            return writer.batch(batch.rows, columns)
+        return writer.batch(limit - written, [column[: limit - written] for column in columns])
 
     async for batch in result.batches():
         # Runs in a thread, so that the event loop stays free while Postgres prepares the next batch.
@@ -136,6 +141,9 @@ async def stream(result: QueryResult, writer_type: type[ResultWriter]) -> AsyncI
         # long.
         for start in range(0, len(text), _PIECE_BYTES):
             yield text[start : start + _PIECE_BYTES]
+        written += batch.rows
+        if limit is not None and written >= limit:
+            break
     yield writer.end()
 
 

@@ -34,11 +34,11 @@ from api.routes.request import (
     author_of,
     email_display,
     principal_of,
+    require_scope,
     services,
     unwrap,
     valid,
 )
-from api.routes.responses import RequestRefusedError
 from api.segments.reach import check_reach
 from api.store import automations as store
 from api.store.automations import STATES, AutomationRow, EntriesQuery, StateFlags, VersionRow
@@ -136,9 +136,9 @@ class ResumeBody(Body, frozen=True):
 @Operation(DRAFT, status=201)
 async def create(request: Request, body: NewAutomation) -> AutomationView:
     """Create an automation. Without automations:write it is inactive until its first publication."""
+    if body.active:
+        require_scope(request, "automations:write", "`active`")
     if "automations:write" not in principal_of(request).scopes:
-        if body.active:
-            raise RequestRefusedError(403, "this key lacks the scope automations:write, which `active` needs")
         body = msgspec.structs.replace(body, active=False)
     return await _view(await automations.create(services(request).database, author_of(request), body))
 
@@ -167,9 +167,9 @@ async def read(request: Request, automation_id: str) -> AutomationView:
 @Operation(DRAFT)
 async def update(request: Request, automation_id: str, body: AutomationEdit) -> AutomationView:
     """Change the draft; 409 unless `revision` is the current one. `active` needs automations:write."""
+    if body.active is not None:
+        require_scope(request, "automations:write", "`active`")
     proposes = "automations:write" not in principal_of(request).scopes
-    if body.active is not None and proposes:
-        raise RequestRefusedError(403, "this key lacks the scope automations:write, which `active` needs")
     author, database = author_of(request), services(request).database
     return await _view(await automations.update(database, author, automation_id, body, proposes=proposes))
 
@@ -184,9 +184,9 @@ async def publish(request: Request, automation_id: str, body: PublishBody) -> Au
     needs valid receipts, and the approval of another person if the organization asks for it: 409 says what is missing.
     """
     database, author = services(request).database, author_of(request)
+    if body.move != "none":
+        require_scope(request, "automations:publish", "`move`")
     permit = None if "automations:publish" in principal_of(request).scopes else receipts.permit
-    if permit is not None and body.move != "none":
-        raise RequestRefusedError(403, "a key without automations:publish cannot move entries")
     move = None if body.move == "none" else NewMove(uuid7(author.now_us), body.move, moves.MAX_BUSY_TIME)
     row = unwrap(await automations.publish(database, author, automation_id, body.revision, move, permit))
     if move is None:

@@ -32,6 +32,7 @@ from api.routes.request import (
     email_display,
     path_id,
     principal_of,
+    require_scope,
     services,
     unwrap,
 )
@@ -284,13 +285,10 @@ async def explain(request: Request, contact_id: str, body: ExplainBody) -> Expla
 @Operation(_MERGE, private=True)  # either scope, until the body says which one is needed
 async def merge(request: Request, body: MergeBody) -> MergeView | Refusal:
     """Merge the contact `absorb` into the contact `keep`; with `preview`, only return the result."""
-    principal = principal_of(request)
-    scope = "contacts:read" if body.preview else "automations:write"
-    if scope not in principal.scopes:
-        raise RequestRefusedError(403, f"this key lacks the scope {scope}")
+    require_scope(request, "contacts:read" if body.preview else "automations:write")
     database, show, pair = services(request).database, email_display(request), Pair(body.keep, body.absorb)
     if body.preview:
-        return await preview(database, principal.org_id, pair, show)
+        return await preview(database, principal_of(request).org_id, pair, show)
     return await merge_contacts(database, author_of(request), pair, show)
 
 

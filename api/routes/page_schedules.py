@@ -12,8 +12,16 @@ from sanic import Blueprint, Request
 from api.automations.automations import Refusal, unknown
 from api.page_schedules import schedules
 from api.page_schedules.schedules import PageScheduleBody, schedule_view
-from api.routes.request import Access, Operation, author_of, email_display, principal_of, services, unwrap
-from api.routes.responses import RequestRefusedError
+from api.routes.request import (
+    Access,
+    Operation,
+    author_of,
+    email_display,
+    principal_of,
+    require_scope,
+    services,
+    unwrap,
+)
 from api.store import page_schedules as store
 from workbench.language.body import Body
 from workbench.language.responses import KeptPageView, PageRunView, PageScheduleView
@@ -38,10 +46,8 @@ class DeletedSchedule(msgspec.Struct, frozen=True):
 @Operation(SEND, status=201, private=True)
 async def create(request: Request, body: PageScheduleBody) -> PageScheduleView:
     """Make a page at the times of a schedule, and mail it."""
-    principal, context = principal_of(request), services(request)
-    if "sql:read" not in principal.scopes:
-        raise RequestRefusedError(403, "this key lacks the scope sql:read")
-    keys = context.keyring.of(principal.org_id)
+    require_scope(request, "sql:read")
+    context, keys = services(request), services(request).keyring.of(principal_of(request).org_id)
     row = unwrap(await schedules.create(context.database, keys, author_of(request), body))
     return schedule_view(row, None, email_display(request))
 

@@ -150,6 +150,12 @@ async def require(request: Request, access: Access) -> Principal:
     return principal
 
 
+def require_scope(request: Request, scope: str, use: str = "") -> None:
+    """Refuse with 403 a key without a scope that the route needs for some requests only. `use`: what needs it."""
+    if scope not in principal_of(request).scopes:
+        raise RequestRefusedError(403, f"this key lacks the scope {scope}{f', which {use} needs' if use else ''}")
+
+
 def principal_of(request: Request) -> Principal:
     """Return the principal. `require` has checked the key of the request."""
     return request.ctx.principal  # type: ignore[no-any-return]

@@ -16,6 +16,7 @@ from api.routes.request import (
     cancel_when_key_ends,
     email_display,
     principal_of,
+    require_scope,
     services,
     unwrap,
 )
@@ -45,7 +46,7 @@ async def create(request: Request, body: SegmentBody) -> HTTPResponse:
     if body.contact_ids is not None:
         result, status = await segments.save_audience(segment_services, author, body), 200 if body.revision else 201
     else:
-        _require_sql(request)
+        require_scope(request, "sql:read")
         result = await segments.create(segment_services, author, body)
     return answer(_view(request, result), status)
 
@@ -97,7 +98,7 @@ async def update(request: Request, name: str, body: SegmentEdit) -> SegmentView:
     """Change the definition of a segment; 409 unless `revision` is the current one."""
     segment_name = _segment_name(name)
     if body.query is not None:
-        _require_sql(request)
+        require_scope(request, "sql:read")
     return _view(request, await segments.update(services(request).segments, author_of(request), segment_name, body))
 
 
@@ -125,11 +126,6 @@ async def extend(request: Request, name: str, body: AudiencePart) -> SegmentView
     """Add the next `contactIds` to an audience that was created with `more`."""
     work = segments.add_part(services(request).segments, author_of(request), _segment_name(name), body)
     return _view(request, await work)
-
-
-def _require_sql(request: Request) -> None:
-    if "sql:read" not in principal_of(request).scopes:
-        raise RequestRefusedError(403, "this key lacks the scope sql:read")
 
 
 def _segment_name(name: str) -> str:

@@ -34,6 +34,8 @@ blueprint = Blueprint("sql", url_prefix="/api/v1")
 
 SQL = Access(("workbench",), ("sql:read",))
 
+MAX_LIMIT = 1_000_000_000
+
 _REASON_TIMEOUT_S = 2.0
 
 _log = logging.getLogger("workbench.sql")
@@ -42,13 +44,15 @@ _log = logging.getLogger("workbench.sql")
 class SqlBody(Body, frozen=True, rename="camel"):
     """One SELECT. `params`: a list for `$1` or an object for `:name`. `asOf`: the watermark of an earlier result.
 
-    `spreadsheet`: in CSV, texts that a spreadsheet would run as a formula begin with an apostrophe.
+    `spreadsheet`: in CSV, texts that a spreadsheet would run as a formula begin with an apostrophe. `limit`: the answer
+    ends after so many rows.
     """
 
     sql: Annotated[Sql, Meta(examples=["SELECT event, count(*) FROM app_events GROUP BY 1"])]
     params: Json = None
     as_of: str | None = None
     spreadsheet: bool = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] | None = None
 
 
 class SqlColumn(msgspec.Struct, frozen=True):
@@ -72,7 +76,8 @@ async def run_query(request: Request, body: SqlBody) -> None:
     principal = principal_of(request)
     query = AnalystQuery(principal.org_id, body.sql, body.params, "pii:read" in principal.scopes, body.as_of)
     writer = accepted_writer(request, spreadsheet=body.spreadsheet)
-    await send_result(request, query.hash, services(request).gateway.run(query, writer.binary), writer)
+    running = services(request).gateway.run(query, writer.binary)
+    await send_result(request, query.hash, running, writer, limit=body.limit)
 
 
 def accepted_writer(request: Request, *, spreadsheet: bool = False) -> type[ResultWriter]:
@@ -89,6 +94,8 @@ async def send_result(
     running: AbstractAsyncContextManager[QueryResult],
     writer: type[ResultWriter],
     more_headers: Mapping[str, str] | None = None,
+    *,
+    limit: int | None = None,
 ) -> None:
     """Stream the rows of a query that runs while `running` is entered."""
     # A query may run for long: a revoked key must not receive the rest of its rows.
@@ -96,7 +103,7 @@ async def send_result(
         headers = {"Query-Hash": query_hash, **(more_headers or {})}
         if result.watermark is not None:
             headers["Watermark"] = result.watermark
-        pieces = stream(result, writer)
+        pieces = stream(result, writer, limit)
         first = await anext(pieces)  # an error in the statement shows up here, while a 400 is still possible
         response = await request.respond(content_type=writer.media_type, headers=headers)
         try:

@@ -9,6 +9,7 @@ from api.store.query import Json, RowCount, Uuid, query
 from workbench.language.responses import ApprovalState, ReceiptKind
 
 _RETENTION = timedelta(days=7)
+_APPROVAL_RETENTION = timedelta(days=90)
 
 
 class ReceiptRow(msgspec.Struct, frozen=True):
@@ -39,6 +40,12 @@ async def list_receipts(
 @query
 async def delete_old_receipts(
     tx: Transaction, org_id: int, now: datetime, limit: int, retention: timedelta = _RETENTION
+) -> RowCount: ...
+
+
+@query
+async def delete_old_approvals(
+    tx: Transaction, org_id: int, now: datetime, limit: int, retention: timedelta = _APPROVAL_RETENTION
 ) -> RowCount: ...
 
 

@@ -72,6 +72,13 @@ FROM audit_log WHERE org_id = :org_id AND subject_id = :automation_id;
 SELECT count(*), coalesce(sum(greatest(contacts - entries, 0)), 0)::bigint FROM broadcasts
 WHERE org_id = :org_id AND automation_id = :automation_id AND state IN ('planned', 'running');
 
+-- delete_old_approvals --
+-- Delete approvals that were asked for and decided some time ago; the audit log keeps what was decided.
+DELETE FROM approvals
+WHERE org_id = :org_id AND id IN (
+    SELECT id FROM approvals
+    WHERE org_id = :org_id AND greatest(requested_at, decided_at) < :now ::timestamptz - :retention ::interval LIMIT :limit);
+
 -- delete_old_receipts --
 DELETE FROM receipts
 WHERE org_id = :org_id AND (automation_id, content_hash, key_id, kind) IN (

@@ -1,12 +1,15 @@
 """Publications by keys that may only propose them: receipts, what makes them stale, and approvals."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from api.automations.receipts import KINDS
+from api.catalog.maintenance import delete_expired
 from tests.routes.conftest import Org, Service
+from tests.routes.test_chain import CANONICAL, CONTRACT, create_contact, logged
 from workbench.language.codec import decode
 
 AGENT = ("events:read", "sql:read", "automations:propose")
@@ -111,7 +114,45 @@ async def test_receipts_expire_and_belong_to_one_key(team: Team) -> None:
     assert (await team.agent("POST", f"{path}/publish"))[0] == 200
 
 
-async def test_a_draft_with_errors_and_one_that_starts_from_logs_get_no_receipt(team: Team) -> None:
+@pytest.mark.parametrize(("creates_contacts", "sampled"), [(False, 2), (True, 3)])
+async def test_a_backtest_of_a_trigger_by_logs_plays_stored_logs_of_its_contract_and_event(
+    team: Team, creates_contacts: bool, sampled: int
+) -> None:
+    contact = await create_contact(team.org)
+    for block, owner, event in ((7, contact, "Transfer"), (8, contact, "Transfer"), (9, None, "Transfer")):
+        await logged(team.org, owner, event, block, CANONICAL)
+    await logged(team.org, contact, "Approval", 10, "Approval(address,address,uint256)")
+    spec = {
+        "type": "onchain_event",
+        "chainId": 1,
+        "contract": CONTRACT,
+        "walletArg": "to",
+        "signature": "Transfer(address indexed from, address indexed to, uint256 value)",
+        "createContacts": creates_contacts,
+        "filters": [{"path": "value", "operator": "greater_than", "value": 5}],
+    }
+    nodes = [{"id": "t", "type": "onchain_event"}, TEXT | {"data": {"title": "Hi", "body": "{{ value }}"}}]
+    path, _ = await team.draft(triggerSpec=spec, graph={"nodes": nodes, "edges": [{"source": "t", "target": "m"}]})
+    _, backtest, _ = await team.receipts(path)
+    counts = [backtest["result"][name] for name in ("sampled", "entered", "refused")]
+    assert (counts, backtest["result"]["messages"]) == ([sampled, sampled, 0], {"inapp": sampled})
+    assert (await team.agent("POST", f"{path}/publish"))[1]["publishedVersion"] == 1
+
+
+async def test_old_receipts_and_approvals_are_deleted(team: Team) -> None:
+    assert (await team.person("PUT", "/organization", {"approvals": True}))[0] == 200
+    path, _ = await team.draft()
+    await team.receipts(path)
+    assert (await team.agent("POST", f"{path}/publish"))[0] == 409
+    database, now = team.org.service.services.system_database, team.org.service.services.clock.now()
+    counts = []
+    for days in (6, 8, 89, 91):
+        await delete_expired(database, team.org.id, now + timedelta(days=days))
+        counts.append([len(await team.org.rows("1", table, "1")) for table in ("receipts", "approvals")])
+    assert counts == [[3, 1], [0, 1], [0, 1], [0, 0]]
+
+
+async def test_a_draft_with_errors_gets_no_receipt(team: Team) -> None:
     path, _ = await team.draft(graph=graph("{% include 'nope' %}"))
     for kind in KINDS:
         assert (await team.agent("POST", f"{path}/receipts", {"kind": kind}))[0] == 400

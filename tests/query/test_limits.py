@@ -42,6 +42,15 @@ async def ask(gateway: Gateway, text: str, org_id: int = 1) -> bytes:
         return b"".join([piece async for piece in stream(answer, FORMATS["text/csv"])])
 
 
+@pytest.mark.parametrize("limit", [1, 16, 17, 5_000])  # the first batch has 16 rows
+async def test_an_answer_ends_after_its_limit_of_rows(database, keyring, org_ids, limit):
+    query = AnalystQuery(1, "SELECT n FROM generate_series(1, 50000) AS n", None, clear_emails=False)
+    for mime, read in (("text/csv", polars.read_csv), (ARROW, polars.read_ipc_stream)):
+        async with Gateway(database, keyring).run(query) as answer:
+            content = b"".join([piece async for piece in stream(answer, FORMATS[mime], limit)])
+        assert read(content)["n"].cast(polars.Int64).to_list() == list(range(1, limit + 1))
+
+
 def backends(dsn: str, role: str) -> list[str]:
     with psycopg.connect(dsn) as connection:
         statement = "SELECT pid::text FROM pg_stat_activity WHERE usename = %s AND datname = current_database()"

@@ -16,7 +16,7 @@ NOTEBOOK = ("events:read", "contacts:read", "pii:read", "automations:write")
 
 
 async def logged(
-    org: Org, contact: str, event: str = "Transfer", block: int = 7, signature: str = "s", value: int = VALUE
+    org: Org, contact: str | None, event: str = "Transfer", block: int = 7, signature: str = "s", value: int = VALUE
 ) -> None:
     """Store a log, as the chain follower does."""
     await org.service.rows(
