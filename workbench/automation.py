@@ -16,7 +16,7 @@ from workbench.draft import Draft, from_json
 from workbench.duration import Moment, PeriodArguments
 from workbench.entries import DeadLetters, Entries, Entry, Until, dead_letters
 from workbench.errors import InvalidAutomationError, NotFoundError, WorkbenchError, usage_example
-from workbench.event_json import EventFields, EventValues, described_event
+from workbench.event_json import EventFields, EventValues, describe_event
 from workbench.events import Receipt
 from workbench.language.check import Consent, Diagnostic, check_against
 from workbench.moves import MoveArgument, MoveResult, move_back, preview_move
@@ -184,7 +184,7 @@ class Automation(AutomationVerbs):
         if connection is not None and not connection.has_key:
             connection = None  # without a key the server would refuse; this process can still simulate
         automation_id, note = (None, "") if record is None else (record.id, record.inactive_reason())
-        described = described_event(event, fields)
+        described = describe_event(event, fields)
         arguments = SimulationArguments(described, contact, now, events, automation_id=automation_id, locale=locale)
         return simulate_draft(self._draft, arguments, connection, note)
 
@@ -243,9 +243,7 @@ class Automation(AutomationVerbs):
         """
         record = self._server.record
         automation_id = record.id if record is not None else None
-        return send_test(
-            self._connected(), automation_id, self._draft, described_event(event, fields), to, node, locale
-        )
+        return send_test(self._connected(), automation_id, self._draft, describe_event(event, fields), to, node, locale)
 
     # Publishing
 

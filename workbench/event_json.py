@@ -38,7 +38,7 @@ class EventFields(EventValues, total=False):
 
 def event_body(event: str | Mapping[str, Any], fields: EventFields) -> JsonObject:
     """Return the event in the JSON format of the API. Raises InvalidArgumentError for an event without a contact."""
-    body = described_event(event, fields)
+    body = describe_event(event, fields)
     refuse_keywords(body)
     if not body.get("contact"):
         raise InvalidArgumentError(
@@ -47,7 +47,7 @@ def event_body(event: str | Mapping[str, Any], fields: EventFields) -> JsonObjec
     return body
 
 
-def described_event(event: str | Mapping[str, Any] | None, fields: EventFields | EventValues) -> JsonObject:
+def describe_event(event: str | Mapping[str, Any] | None, fields: EventFields | EventValues) -> JsonObject:
     """Return an event in the JSON format of the API; it may lack a name and a contact.
 
     `event`: its name, or the event in that format, of which `fields` override parts.

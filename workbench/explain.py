@@ -11,7 +11,7 @@ from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.html import ItemSequence, html, moment, plain, printable_text, table_columns
 from workbench.errors import InvalidArgumentError, NotFoundError
-from workbench.event_json import EventValues, described_event
+from workbench.event_json import EventValues, describe_event
 from workbench.language.explain import ExplanationView
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def explain(
             raise InvalidArgumentError(f"{next(iter(fields))} cannot be changed: {event} is the id of a stored event")
         request["eventId"] = event
     elif event is not None or fields:
-        request["event"] = described_event(event, fields)
+        request["event"] = describe_event(event, fields)
     body = connection.post(f"/contacts/{contact_id}/explain", request)
     explanations = msgspec.convert(body["explanations"], tuple[Explanation, ...])
     return Explanations(body["automation"], body["active"], explanations)

@@ -20,7 +20,7 @@ from workbench.display.kinds import trigger_subject
 from workbench.draft import Draft, JsonObject
 from workbench.duration import seconds_of
 from workbench.errors import InvalidArgumentError, usage_example
-from workbench.event_json import EventFields, described_event, refuse_keywords
+from workbench.event_json import EventFields, describe_event, refuse_keywords
 from workbench.language.codec import encode, normalize, printable
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, read_event
@@ -126,7 +126,7 @@ class Simulation:
         self, event: str | Mapping[str, Any], *, after: str | timedelta = "1s", **fields: Unpack[EventFields]
     ) -> "Simulation":
         """Let `after` pass, have the contact send an event then, and return the simulation as it is at that time."""
-        described = described_event(event, fields)
+        described = describe_event(event, fields)
         if not isinstance(described.get("event"), str):
             raise InvalidArgumentError('the event has no name: write "purchase" or {"event": "purchase", …}')
         # At least a second passes, because a wait counts only events that come after it began.

@@ -62,7 +62,7 @@ def tables(columns: Mapping[str, Iterable[str]]) -> SimpleNamespace:
     )
 
 
-def compiled(statement: "ClauseElement", values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def compile_statement(statement: "ClauseElement", values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the text of a statement of SQLAlchemy Core with `:name` parameters, and their values.
 
     `values` are those of its own `bindparam`s. Raises InvalidArgumentError for a statement that cannot be compiled.

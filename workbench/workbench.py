@@ -29,7 +29,7 @@ from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
 from workbench.snippets import Snippets
 from workbench.sql import AsOf, Params, SqlQuery, Stream, bind_values, sql, watermark
-from workbench.tables import compiled, tables
+from workbench.tables import compile_statement, tables
 from workbench.topics import Topics
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Workbench(Reports):
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
         if not isinstance(query, str) and hasattr(query, "compile"):
-            query, params = compiled(query, dict(params or {}) | values)
+            query, params = compile_statement(query, dict(params or {}) | values)
             values = {}
         if not isinstance(query, str):
             raise InvalidArgumentError(

@@ -8,7 +8,7 @@ import pytest
 from tests.running import Running
 from workbench import Automation, InvalidArgumentError
 from workbench.draft import Draft
-from workbench.event_json import described_event, event_body
+from workbench.event_json import describe_event, event_body
 
 KEYWORDS: dict[str, Any] = {
     "external_id": "u1",
@@ -32,8 +32,8 @@ def test_keywords_and_json_are_the_same_event() -> None:
     assert event_body("deposit", KEYWORDS) == event_body(JSON, {}) == JSON  # type: ignore[arg-type]
     changed = event_body(JSON, {"external_id": "u2", "payload": {}, "test": True})
     assert changed == JSON | {"contact": {"externalId": "u2", "walletAddress": "0xa1"}, "payload": {}, "test": True}
-    assert described_event(None, {}) == {}
-    assert described_event({"event": "deposit", "test": True}, {"test": False}) == {"event": "deposit", "test": False}
+    assert describe_event(None, {}) == {}
+    assert describe_event({"event": "deposit", "test": True}, {"test": False}) == {"event": "deposit", "test": False}
 
 
 @pytest.mark.parametrize(
