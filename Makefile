@@ -80,7 +80,7 @@ docs: build/site/index.html  ## build the site of the documentation, which the A
 # Complete or not at all: a site that is being built, or has a dead link, is not served. make passes a signal on only to a
 # program that it runs without a shell, so the variable is not set in the command.
 build/site/index.html: export NO_MKDOCS_2_WARNING := 1
-build/site/index.html: $(VENV)/docs.stamp mkdocs.yml $(shell find api docs notebooks sql tools/site workbench CHANGELOG.md CONTRIBUTING.md -type f -not -path '*/node_modules/*' -not -name '*.pyc' -not -name '* *')
+build/site/index.html: $(VENV)/docs.stamp mkdocs.yml $(shell find actions api docs notebooks sql tools/site workbench CHANGELOG.md CONTRIBUTING.md -type f -not -path '*/node_modules/*' -not -name '*.pyc' -not -name '* *')
 	@$(BIN)/python -m mkdocs build --strict
 	@rm -rf build/site && mv build/site.new build/site
 

@@ -13,6 +13,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 DEFAULT_URL = "http://127.0.0.1:8000"
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and movements of the cursor
+_DURATION = re.compile(r"(?<=found in )\d+\.\d s\b")
 _TEMPORARY = re.compile(r"\btmp/tmp\w{8}\b|(?<=\.\./)tmp\w{8}\b")
 
 
@@ -70,7 +71,7 @@ def _can_be_shown(output: nbformat.NotebookNode) -> bool:
 def _stable(value: Any, running: Running) -> Any:
     if isinstance(value, str):
         text = value.replace(running.url, DEFAULT_URL).replace(str(running.folder), "/home/you")
-        return _TEMPORARY.sub("tmp/notebook", text)
+        return _TEMPORARY.sub("tmp/notebook", _DURATION.sub("0.1 s", text))
     if isinstance(value, list):
         return [_stable(item, running) for item in value]
     if isinstance(value, dict):

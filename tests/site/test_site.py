@@ -102,6 +102,13 @@ def test_generated_pages_have_everything(site: Path) -> None:
     } <= commands
 
 
+def test_pages_lead_to_the_references_that_are_generated_from_the_code(site: Path) -> None:
+    names = ("api", "sql", "notebooks", "operations")
+    articles = [(site / f"{name}.html").read_text("utf-8").partition("<article")[2] for name in names]
+    targets = re.findall(r'<a href="reference/(\w+)\.html', "".join(articles))
+    assert set(targets) == {"http", "python", "sql", "errors", "cli"}
+
+
 @pytest.mark.parametrize(
     "message",
     [

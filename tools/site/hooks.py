@@ -1,7 +1,8 @@
 """The hooks of MkDocs that `mkdocs.yml` names. They add generated pages, and translate links of the repository.
 
 The sources in `docs` are also read on their own, so their links lead to files of the repository. A link to a page of
-the site becomes a link between pages; a link to a file that is no page becomes plain text.
+the site becomes a link between pages, a link to code whose reference is generated a link to that, and a link to any
+other file plain text.
 """
 
 import posixpath
@@ -16,7 +17,14 @@ from mkdocs.structure.pages import Page
 from tools.site import notebooks, reference
 
 ROOT = Path(__file__).parents[2]
-_ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
+_ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "actions/plan/README.md")
+_REFERENCES = {
+    "api/openapi/document.py": "reference/http.md",
+    "workbench/__init__.py": "reference/python.md",
+    "sql/schema.sql": "reference/sql.md",
+    "api/cli/errors.py": "reference/errors.md",
+    "api/__main__.py": "reference/cli.md",
+}
 _LINK = re.compile(r"(!?)\[([^]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
@@ -69,6 +77,7 @@ def _site_name(path: str) -> str:
     """Return the name within the site of a path within the repository."""
     if path == "README.md":
         return path  # the home page
+    path = _REFERENCES.get(path, path)
     path = re.sub(r"^notebooks/(\w+)\.ipynb$", r"docs/notebooks/\1.md", path)
     return path.removeprefix("docs/")
 

@@ -140,38 +140,40 @@ and limits.
 
 
 def _errors() -> str:
-    python, problems, answers, command = set(), set(), set(), set()
-    for name, arguments in _calls("workbench"):
-        if name == "Problem" and len(arguments) > 1:
-            problems.add((arguments[1], arguments[0]))
-        elif name in workbench.__all__ and name.endswith("Error") and arguments:
-            python.add((arguments[0], name))
-    for name, arguments in _calls("api"):
-        if name == "Problem" and len(arguments) > 1:
-            problems.add((arguments[1], arguments[0]))
-        elif name == "RequestRefusedError" and len(arguments) > 1:
-            answers.add((arguments[1], arguments[0]))
-        elif name == "CommandError" and arguments:
-            command.add((arguments[0], "1"))
+    notebook, service = list(_calls("workbench")), list(_calls("api"))
+    python = {
+        (arguments[0], name) for name, arguments in notebook if name in workbench.__all__ and name.endswith("Error")
+    }
+    problems = _second_arguments("Problem", notebook + service)
+    answers = _second_arguments("RequestRefusedError", service)
+    command = {(arguments[0], "1") for name, arguments in service if name == "CommandError"}
     command |= {(message.replace("{}", "…"), "1") for message in MESSAGES.values()}
     deliveries = {(text, code) for code, text in DELIVERY_ERRORS.items()}
-    lines = [_ERRORS_HEAD]
-    for title, about, rows in (
-        ("In a notebook", "Raised by the package `workbench`, as", python),
-        ("A field of a request", "`400`, with the name of the field in `field`:", problems),
-        ("A refused request", "The `error` of an answer with the status", answers),
-        ("A delivery", "Why a message was not sent, in `message_outcomes` and on the dashboard:", deliveries),
-        ("The command line", "Printed by `workbench` on stderr, which ends with", command),
-    ):
-        keys: dict[str, list[str]] = {}
-        for message, key in sorted(rows, key=_order):
-            keys.setdefault(" ".join(message.split()), []).append(f"`{key}`" if re.search(r"\w", key) else "any")
-        lines += [f"## {title}", ""]
-        for message, names in keys.items():
-            if re.search(r"[a-z]{3}", message):
-                # A heading, because the search ranks the words of headings first, and so that it can be linked to.
-                lines += [f"### {_escaped(message)}", "", f"{about} {', '.join(names)}", ""]
-    return "\n".join(lines)
+    sections = [
+        *_messages("In a notebook", "Raised by the package `workbench`, as", python),
+        *_messages("A field of a request", "`400`, with the name of the field in `field`:", problems),
+        *_messages("A refused request", "The `error` of an answer with the status", answers),
+        *_messages("A delivery", "Why a message was not sent, in `message_outcomes` and on the dashboard:", deliveries),
+        *_messages("The command line", "Printed by `workbench` on stderr, which ends with", command),
+    ]
+    return "\n".join([_ERRORS_HEAD, *sections])
+
+
+def _second_arguments(name: str, calls: list[tuple[str, list[str]]]) -> set[tuple[str, str]]:
+    """Return (message, field or status) of the calls of a class that takes them the other way round."""
+    return {(arguments[1], arguments[0]) for called, arguments in calls if called == name and len(arguments) > 1}
+
+
+def _messages(title: str, about: str, rows: set[tuple[str, str]]) -> Iterator[str]:
+    """Yield the lines of a chapter: a heading for each message, and where it comes from."""
+    keys: dict[str, list[str]] = {}
+    for message, key in sorted(rows, key=_order):
+        keys.setdefault(" ".join(message.split()), []).append(f"`{key}`" if re.search(r"\w", key) else "any")
+    yield from (f"## {title}", "")
+    for message, names in keys.items():
+        if re.search(r"[a-z]{3}", message):
+            # A heading, because the search ranks the words of headings first, and so that it can be linked to.
+            yield from (f"### {_escaped(message)}", "", f"{about} {', '.join(names)}", "")
 
 
 def _order(row: tuple[str, str]) -> tuple[str, str]:
