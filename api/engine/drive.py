@@ -95,9 +95,7 @@ class Driver:
             joined = await self._count_joined(org_id, claims)
             while remaining:
                 batch_claims = _next_slice(remaining.values(), joined)[: 1 if singles else None]
-                keys, now = self._keyring.of(org_id), self._clock.now()
-                async with self._database.transaction() as tx:
-                    facts = await read_facts(tx, org_id, keys, batch_claims, self._graphs, self._retries, now)
+                facts = await self._read_facts(org_id, batch_claims)
                 batch = await asyncio.to_thread(advance_slice, org_id, batch_claims, self._graphs, facts)
                 result = await self._record(org_id, batch, facts)
                 if result is None:
@@ -146,6 +144,11 @@ class Driver:
         async with self._database.transaction() as tx:
             (joined,) = await run(tx, count_joined(org_id, collecting))
         return joined
+
+    async def _read_facts(self, org_id: int, claims: list[Claim]) -> BatchFacts:
+        keys, now = self._keyring.of(org_id), self._clock.now()
+        async with self._database.transaction() as tx:
+            return await read_facts(tx, org_id, keys, claims, self._graphs, self._retries, now)
 
     async def _record(self, org_id: int, batch: list[EntryProgress], facts: BatchFacts) -> RecordResult | None:
         """Write a slice; return None, with nothing written, if the database rejects one of several entries."""
