@@ -122,7 +122,7 @@ async def test_a_process_reads_only_the_organization_of_its_report(shop: Shop, d
     async with Database(database_url, org="2") as database, database.transaction() as tx:
         assert await store.list_parts(tx, 1) == []
     request = CountRequest(shop.database.dsn, str(shop.folder), 2, "funnel", msgspec.to_builtins(FUNNEL), None)
-    assert (await count(request)).reason == "UncountableError: no parts"
+    assert (await count(request)).reason == "NoPartsError: no parts"
 
 
 async def test_two_organizations_count_at_a_time_each_one_report(tmp_path: Path) -> None:

@@ -161,7 +161,9 @@ def _read_where(value: Any, path: str) -> str | Problems:
 
 
 def _read_rate(value: Any, path: str) -> float | Problems:
-    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and 0.001 <= value <= MAX_RATE:
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    # As a float, because a decimal of 0.001 is less than the float of that name. An integer may be too large for one.
+    if is_number and 0 < value <= MAX_RATE and float(value) >= 0.001:
         return float(value)
     return (Problem(path, f"must be the messages a second, a number from 0.001 to {MAX_RATE:,}"),)
 
