@@ -8,15 +8,18 @@ keep Postgres from removing dead rows, and Postgres would end it for being idle.
 import asyncio
 import resource
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from api.clock import to_us
 from api.parts import files
@@ -31,8 +34,8 @@ from api.parts.rows import (
     divide,
     merged,
     of_contacts,
-    run_of_file,
     run_of_page,
+    runs_of_file,
     split_run,
 )
 from api.store import part_reads
@@ -53,7 +56,8 @@ from workbench.language.reports import (
 )
 
 MEMORY_BYTES = 750_000_000
-PIECE_ROWS = 1_000_000  # of a bucket, in memory at a time
+PIECE_ROWS = 500_000  # of a bucket, in memory at a time
+READERS = 2  # threads that read pieces, while another one counts
 _LATE, _EARLY = timedelta(days=7), timedelta(minutes=5)  # created_at after and before occurred_at, at most
 
 Groups: TypeAlias = Callable[[Bucket], Iterable[Bucket]]
@@ -128,29 +132,42 @@ class ReportRows(msgspec.Struct, frozen=True):
         for bucket in self._buckets():
             for kernel, members in self.kernels:
                 for group in self.groups(_of(bucket, members)):
-                    kernel.add(group)
+                    if len(group.at):
+                        kernel.add(group)
         records = [kernel.counted() for kernel, _ in self.kernels]
         if sum(len(rows) for of_kernel in records for rows in of_kernel.values()) > MAX_RECORDS:
             raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
         return ReportCounts(tuple(encode(of_kernel).decode() for of_kernel in records), self.snapshot)
 
     def _buckets(self) -> Iterator[Bucket]:
-        """Yield each bucket in pieces, and read the next piece meanwhile."""
-        pieces = [
-            (number, piece) for number, paths in enumerate(self.files) for piece in divide(paths, self.piece_rows)
-        ]
+        """Yield each bucket in pieces. Threads read the next pieces meanwhile."""
+        with ThreadPoolExecutor(READERS) as readers:
+            ahead: deque[Future[Bucket]] = deque()
+            for read in self._pieces():
+                ahead.append(readers.submit(read))
+                if len(ahead) > READERS:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
 
-        def read(number: int, piece: ContactRange) -> Bucket:
-            runs = [run_of_file(path, self.wanted, self.texts, piece) for path in self.files[number]]
-            return merged([*runs, *(of_contacts(run, piece) for run in self.heap[number])], self.wanted)
+    def _pieces(self) -> Iterator[Callable[[], Bucket]]:
+        """Yield for each piece what reads it."""
+        for paths, heap in zip(self.files, self.heap, strict=True):
+            footers = [pq.read_metadata(path) for path in paths]
 
-        with ThreadPoolExecutor(1) as reader:
-            ahead: Future[Bucket] | None = reader.submit(read, *pieces[0])
-            for following in [*pieces[1:], None]:
-                assert ahead is not None
-                bucket = ahead.result()
-                ahead = None if following is None else reader.submit(read, *following)
-                yield bucket
+            def read(
+                piece: ContactRange,
+                paths: Sequence[Path] = paths,
+                footers: Sequence[pq.FileMetaData] = footers,
+                heap: Sequence[SortedEvents] = heap,
+            ) -> Bucket:
+                runs: list[SortedEvents] = []
+                for path, footer in zip(paths, footers, strict=True):
+                    runs += runs_of_file(path, footer, self.wanted, self.texts, piece)
+                return merged([*runs, *(of_contacts(run, piece) for run in heap)], self.wanted)
+
+            for piece in divide(footers, self.piece_rows):
+                yield partial(read, piece)
 
 
 class _Reader:
@@ -259,18 +276,19 @@ class _Reader:
             def by_segment(bucket: Bucket) -> Iterator[Bucket]:
                 for number, members in segments:
                     yield _with_group(_of(bucket, members), number)
-                yield _with_group(bucket.take(np.flatnonzero(~np.isin(bucket.contact, anybody))), -1)
+                yield _with_group(_of(bucket, np.setdiff1d(bucket.contacts, anybody, assume_unique=True)), -1)
 
             return by_segment
         if source == "contact":
             rows = await part_reads.list_attribute_texts(tx, self._org_id, path, path.split("."))
             known = {number: self._texts.number(text) for number, text in rows if number is not None}
             numbers = np.array(sorted(known), np.int64)
-            texts = np.array([known[number] for number in numbers.tolist()], np.int64)
+            texts = np.array([*(known[number] for number in numbers.tolist()), -1], np.int64)
 
             def by_contact(bucket: Bucket) -> Iterator[Bucket]:
+                groups = texts[np.searchsorted(numbers, bucket.contacts)]
                 bucket = _of(bucket, numbers)
-                yield msgspec.structs.replace(bucket, group=texts[np.searchsorted(numbers, bucket.contact)])
+                yield msgspec.structs.replace(bucket, group=groups[bucket.rank])
 
             return by_contact
         return lambda bucket: [bucket]
@@ -278,7 +296,7 @@ class _Reader:
 
 def _of(bucket: Bucket, members: Array | None) -> Bucket:
     """Return the events of some contacts; None: of all."""
-    return bucket if members is None else bucket.take(np.flatnonzero(np.isin(bucket.contact, members)))
+    return bucket if members is None else bucket.take(np.flatnonzero(np.isin(bucket.contacts, members)[bucket.rank]))
 
 
 def _with_group(bucket: Bucket, group: int) -> Bucket:

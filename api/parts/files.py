@@ -106,9 +106,9 @@ def schema(keys: Sequence[str]) -> pa.Schema:
     return pa.schema([*_COLUMNS, *typed], {_KEYS: json.dumps(list(keys)).encode()})
 
 
-def keys_of(file_schema: pa.Schema) -> tuple[str, ...]:
-    """Return the keys of payloads that have columns of their own in a file with this schema."""
-    return tuple(json.loads((file_schema.metadata or {}).get(_KEYS, b"[]")))
+def keys_of(file: pa.Schema | pq.FileMetaData) -> tuple[str, ...]:
+    """Return the keys of payloads that have columns of their own in a file, given by its schema or its footer."""
+    return tuple(json.loads((file.metadata or {}).get(_KEYS, b"[]")))
 
 
 # --- Columns of payloads

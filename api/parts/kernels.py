@@ -35,6 +35,7 @@ MAX_RECORDS = 50_000  # of an answer, which Postgres reads as one JSON text
 MILLION = 1_000_000
 
 _DAY_US = 86_400 * MILLION
+_NEVER = np.iinfo(np.int64).max
 _SPAN_UNITS_S = {"minute": 60, "hour": 3_600, "day": 86_400}
 _EXACT_FLOAT = 2**53
 _DIGITS = Context(prec=400)  # a sum of 2^63 numbers below 10^24 with less than a hundred decimals has fewer
@@ -75,9 +76,14 @@ def _places_of(places: Array, rows: Array) -> tuple[Array, Array]:
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Events of some contacts, sorted by (contact, moment, id). `group`: numbers of the texts at `by`, or -1."""
+    """Events of some contacts, sorted by (contact, moment, id).
 
-    contact: Array
+    `contacts`: numbers of contacts in ascending order, of which some may have no event. `rank`: of each event, the
+    place of its contact in `contacts`. `group`: numbers of the texts at `by`, or -1.
+    """
+
+    contacts: Array
+    rank: Array
     at: Moments
     event: Array
     group: Array | None = None
@@ -86,7 +92,8 @@ class Bucket(msgspec.Struct, frozen=True):
     def take(self, rows: Array) -> "Bucket":
         """Return the events at some places, in ascending order."""
         return Bucket(
-            self.contact[rows],
+            self.contacts,
+            self.rank[rows],
             self.at[rows],
             self.event[rows],
             None if self.group is None else self.group[rows],
@@ -98,12 +105,19 @@ class Bucket(msgspec.Struct, frozen=True):
         is_later = self.at >= moment
         return self if is_later.all() else self.take(np.flatnonzero(is_later))
 
+    def first_of_each(self, rows: Array, missing: int) -> Array:
+        """Return for each contact the first of `rows` that is its own, or `missing`."""
+        first = np.full(len(self.contacts), missing, np.int64)
+        chosen = rows[begins(self.rank[rows])]
+        first[self.rank[chosen]] = chosen
+        return first
+
 
 class Kernel(Protocol):
     """Counts one report."""
 
     def add(self, bucket: Bucket) -> None:
-        """Count the events of some contacts: those of the report's names, before the end of the period."""
+        """Count events of some contacts, at least one: those of the report's names, before the end of the period."""
 
     def counted(self) -> dict[str, Any]:
         """Return the sets of records that the template of the report reads; raise UncountableError."""
@@ -138,27 +152,15 @@ def kernel_of(report: ReportBody, since: int, names: Sequence[str], texts: Seque
 # --- Contacts and periods
 
 
-def _begins(*keys: Array) -> Array:
+def begins(*keys: Array) -> Array:
     """Return the places at which a key differs from the one before, in any of the arrays."""
     is_new = np.ones(len(keys[0]), bool)
-    if len(is_new):
-        np.logical_or.reduce([key[1:] != key[:-1] for key in keys], out=is_new[1:])
+    for number, key in enumerate(keys):
+        if number:
+            is_new[1:] |= key[1:] != key[:-1]
+        else:
+            np.not_equal(key[1:], key[:-1], out=is_new[1:])
     return np.flatnonzero(is_new)
-
-
-def _ranks(contact: Array) -> Array:
-    """Return for each event the rank of its contact: 0, 1, 2 …, in their order."""
-    rank = np.zeros(len(contact), np.int64)
-    rank[1:] = np.cumsum(contact[1:] != contact[:-1])
-    return rank
-
-
-def _first_of_each(rank: Array, rows: Array, missing: int) -> Array:
-    """Return for each contact the first of `rows` that is its own, or `missing`."""
-    first = np.full(rank[-1] + 1 if len(rank) else 0, missing, np.int64)
-    chosen = rows[_begins(rank[rows])]
-    first[rank[chosen]] = chosen
-    return first
 
 
 def ordinals(at: Moments, every: Every) -> Array:
@@ -185,9 +187,20 @@ def _count(counter: Counter[tuple[int, int]], first: Array, second: Array) -> No
     if not len(first):
         return
     keys, pair_of = _pair_keys(first, second)
-    different, counts = np.unique(keys, return_counts=True)
+    different, counts = _counts(keys)
     for key, count in zip(different.tolist(), counts.tolist(), strict=True):
         counter[pair_of(key)] += count
+
+
+def _counts(keys: Array) -> tuple[Array, Array]:
+    """Return the different whole numbers in an array, which is not empty, and how often each occurs."""
+    least = int(keys.min())
+    if int(keys.max()) - least > len(keys):
+        different, counts = np.unique(keys, return_counts=True)
+        return different, counts
+    counts = np.bincount(keys - least)
+    different = np.flatnonzero(counts)
+    return different + least, counts[different]
 
 
 def _pair_keys(first: Array, second: Array) -> tuple[Array, Callable[[int], tuple[int, int]]]:
@@ -231,26 +244,28 @@ class FunnelKernel:
 
     def add(self, bucket: Bucket) -> None:
         bucket = bucket.since(self._since)
-        rank, at = _ranks(bucket.contact), bucket.at
+        rank, at = bucket.rank, bucket.at
         rows = np.flatnonzero(bucket.event == self._steps[0])
         if not len(rows):
             return
-        groups = np.zeros(rank[-1] + 1, np.int64)
+        groups = np.zeros(len(bucket.contacts), np.int64)
         if bucket.group is not None:
-            firsts = rows[_begins(rank[rows])]
+            firsts = rows[begins(rank[rows])]
             groups[rank[firsts]] = bucket.group[firsts]
         begun = at[rows]
         for number, step in enumerate(self._steps):
             if number:
                 reached = np.flatnonzero(bucket.event == step)
                 # The latest row of the step before that is strictly earlier. Of several begins, it carries the latest.
-                before = np.searchsorted(rows, reached) - 1
+                is_before = np.zeros(len(at), bool)
+                is_before[rows] = True
+                before = np.cumsum(is_before)[reached] - is_before[reached] - 1
                 reached, before = reached[before >= 0], before[before >= 0]
                 on_the_way = (rank[rows[before]] == rank[reached]) & (at[reached] - begun[before] <= self._within)
                 rows, begun = reached[on_the_way], begun[before[on_the_way]]
                 if not len(rows):
                     return
-            starts = _begins(rank[rows])
+            starts = begins(rank[rows])
             self._took[number].append(np.minimum.reduceat(at[rows] - begun, starts))
             if self._grouped:
                 self._of[number].append(groups[rank[rows[starts]]].astype(np.int32))
@@ -291,17 +306,18 @@ class _CohortKernel:
         self._every, self._start, self._since = every, start, since
         self._sizes: Counter[int] = Counter()
 
-    def _members(self, bucket: Bucket, rank: Array) -> tuple[Array, Array]:
-        """Return for each contact when it began (never: the largest number), and its cohort; count the cohorts."""
+    def _members(self, bucket: Bucket) -> tuple[Array, Array]:
+        """Return for each contact when it began, and its cohort, or `_NEVER`; count the cohorts."""
         starts = np.flatnonzero(bucket.event == self._start)
-        first = _first_of_each(rank, starts, -1)
-        began = np.where(first >= 0, bucket.at[first], np.iinfo(np.int64).max)
-        began[began < self._since] = np.iinfo(np.int64).max
-        is_member = began < np.iinfo(np.int64).max
-        cohort = np.zeros(len(began), np.int64)
-        cohort[is_member] = ordinals(began[is_member], self._every)
-        for ordinal, size in zip(*np.unique(cohort[is_member], return_counts=True), strict=True):
-            self._sizes[int(ordinal)] += int(size)
+        first = bucket.first_of_each(starts, -1)
+        began = np.where(first >= 0, bucket.at[first], _NEVER)
+        began[began < self._since] = _NEVER
+        is_member = began < _NEVER
+        cohort = np.full(len(began), _NEVER)
+        if is_member.any():
+            cohort[is_member] = ordinals(began[is_member], self._every)
+            for ordinal, size in zip(*map(Array.tolist, _counts(cohort[is_member])), strict=True):
+                self._sizes[ordinal] += size
         return began, cohort
 
     def _cohorts(self) -> list[dict[str, Any]]:
@@ -318,19 +334,17 @@ class RetentionKernel(_CohortKernel):
         self._returned: Counter[tuple[int, int]] = Counter()
 
     def add(self, bucket: Bucket) -> None:
-        if not len(bucket.at):
-            return
-        rank = _ranks(bucket.contact)
-        began, cohort = self._members(bucket, rank)
-        back = bucket.at >= began[rank]
+        began, cohort = self._members(bucket)
+        rank, at = bucket.rank, bucket.at
         if self._back is not None:
-            back &= bucket.event == self._back
-        rows = np.flatnonzero(back)
-        rank, at = rank[rows], ordinals(bucket.at[rows], self._every)
-        if not len(rows):
-            return
-        new = _begins(rank, at)
-        _count(self._returned, cohort[rank[new]], at[new])
+            rows = np.flatnonzero((bucket.event == self._back) & (at >= began[rank]))
+            rank, at = rank[rows], at[rows]
+        at = ordinals(at, self._every)
+        new = begins(rank, at)
+        rank, at = rank[new], at[new]
+        # If any event counts, the start itself does, and no other event of its period has to be compared with it.
+        back = np.flatnonzero(at >= cohort[rank])
+        _count(self._returned, cohort[rank[back]], at[back])
 
     def counted(self) -> dict[str, Any]:
         returned = [
@@ -349,10 +363,8 @@ class CohortsKernel(_CohortKernel):
         self._totals: dict[tuple[int, int], Total] = defaultdict(Total)
 
     def add(self, bucket: Bucket) -> None:
-        if not len(bucket.at):
-            return
-        rank = _ranks(bucket.contact)
-        began, cohort = self._members(bucket, rank)
+        began, cohort = self._members(bucket)
+        rank = bucket.rank
         rows = np.flatnonzero((bucket.event == self._event) & (bucket.at >= began[rank]))
         cohorts, at = cohort[rank[rows]], ordinals(bucket.at[rows], self._every)
         _count(self._events, cohorts, at)
@@ -374,7 +386,7 @@ def _groups(first: Array, second: Array, rows: Array) -> Iterator[tuple[tuple[in
         return
     keys, pair_of = _pair_keys(first, second)
     order = np.argsort(keys, kind="stable")
-    starts = _begins(keys[order])
+    starts = begins(keys[order])
     for start, chosen in zip(order[starts].tolist(), np.split(rows[order], starts[1:]), strict=True):
         yield pair_of(int(keys[start])), chosen
 
@@ -452,27 +464,30 @@ class ActiveUsersKernel:
         self._counts: dict[int, Array] = defaultdict(lambda: np.zeros(4, np.int64))
 
     def add(self, bucket: Bucket) -> None:
-        if not len(bucket.at):
+        rank, at, in_period = bucket.rank, ordinals(bucket.at, self._every), bucket.at >= self._since
+        first = begins(rank)
+        ever_before = np.zeros(len(bucket.contacts), bool)
+        ever_before[rank[first]] = ~in_period[first]
+        if not in_period.all():
+            lately = np.flatnonzero(at >= self._before)
+            rank, at, in_period = rank[lately], at[lately], in_period[lately]
+        if not in_period.any():
             return
-        rank = _ranks(bucket.contact)
-        ever_before = bucket.at[_begins(rank)] < self._since
-        at = ordinals(bucket.at, self._every)
-        lately = np.flatnonzero(at >= self._before)
-        if not len(lately):
-            return
-        rank, at, in_period = rank[lately], at[lately], bucket.at[lately] >= self._since
-        starts = _begins(rank, at)
-        events = np.add.reduceat(in_period.astype(np.int64), starts)
+        least, length = int(at.min()), int(at.max() - at.min()) + 1
+        starts = begins(rank, at)
+        events = np.bincount(at[in_period] - least, minlength=length)
+        has_events = in_period[np.append(starts[1:], len(at)) - 1]  # the last one is the latest
         rank, at = rank[starts], at[starts]
-        begins = np.concatenate(([True], rank[1:] != rank[:-1]))
-        stayed = np.concatenate(([False], at[1:] - at[:-1] == 1)) & ~begins
-        new = begins & ~ever_before[rank]
-        has_events, least = events > 0, int(at.min())
-        place, length = at - least, int(at.max()) - least + 1
-        counts = [np.bincount(place[has_events & chosen], minlength=length) for chosen in (has_events, new, stayed)]
-        sums = np.bincount(place, weights=events, minlength=length).astype(np.int64)  # below 2^53, so exact
+        begin = np.ones(len(rank), bool)
+        np.not_equal(rank[1:], rank[:-1], out=begin[1:])
+        stayed = np.zeros(len(rank), bool)
+        np.equal(at[1:] - at[:-1], 1, out=stayed[1:])
+        stayed &= ~begin
+        new = begin & ~ever_before[rank]
+        place = at - least
+        counts = [np.bincount(place[chosen], minlength=length) for chosen in (has_events, new, stayed & has_events)]
         for number in np.flatnonzero(counts[0]).tolist():
-            self._counts[least + number] += np.array([*(count[number] for count in counts), sums[number]])
+            self._counts[least + number] += np.array([*(count[number] for count in counts), events[number]])
 
     def counted(self) -> dict[str, Any]:
         names = ("contacts", "new", "stayed", "events")
@@ -500,19 +515,20 @@ class PathsKernel:
         bucket = bucket.since(self._since)
         if not len(bucket.at):
             return
-        rank = _ranks(bucket.contact)
+        rank = bucket.rank
         starts = np.arange(len(rank)) if self._start is None else np.flatnonzero(bucket.event == self._start)
-        first = _first_of_each(rank, starts, len(rank))
+        first = bucket.first_of_each(starts, len(rank))
         last = np.full(len(first), np.iinfo(np.int64).min)
         has_begun = first < len(rank)
         last[has_begun] = bucket.at[first[has_begun]] + self._within
-        rows = np.flatnonzero((np.arange(len(rank)) >= first[rank]) & (bucket.at <= last[rank]))
+        rows = np.flatnonzero(bucket.at <= last[rank])
+        rows = rows[rows >= first[rank[rows]]]
         rank, event = rank[rows], bucket.event[rows].astype(np.int64)
         if not len(rows):
             return
-        new = _begins(rank, event)
+        new = begins(rank, event)
         rank, event = rank[new], event[new]
-        starts = _begins(rank)
+        starts = begins(rank)
         number = np.arange(len(rank)) - np.repeat(starts, np.diff(np.append(starts, len(rank))))
         kept = number < self._steps
         path = np.full((len(starts), self._steps), -1, np.int64)
@@ -535,10 +551,12 @@ class PathsKernel:
 
 def _count_rows(table: Array, names: int) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield each different row of a table of whole numbers from -1, without its end of -1, and how often it occurs."""
-    keys = np.zeros(len(table), np.int64)
+    keys, width = np.zeros(len(table), np.int64), 1
     for column in table.T:
-        # Numbers of the rows so far, so that the next column always fits.
-        _, keys = np.unique(keys * (names + 1) + column + 1, return_inverse=True)
+        if width > _NEVER // (names + 1):  # the next column does not fit, but numbers of the rows so far are smaller
+            different, keys = np.unique(keys, return_inverse=True)
+            width = len(different)
+        keys, width = keys * (names + 1) + column + 1, width * (names + 1)
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
     for row, count in zip(table[first].tolist(), counts.tolist(), strict=True):
         yield tuple(event for event in row if event >= 0), count
@@ -566,7 +584,7 @@ class RevenueKernel:
             self._events[key] += len(chosen)
             if len(self._events) > MAX_RECORDS:  # such as of a path to identifiers: each has a total in memory
                 raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
-            self._contacts[key] += len(_begins(bucket.contact[chosen]))
+            self._contacts[key] += len(begins(bucket.rank[chosen]))
             if bucket.numbers is not None:
                 self._totals[key].add(bucket.numbers.at(chosen))
 
@@ -601,14 +619,14 @@ class TimeToConvertKernel:
 
     def add(self, bucket: Bucket) -> None:
         in_period = bucket.at >= self._since
-        rank = _ranks(bucket.contact)
-        first = _first_of_each(rank, np.flatnonzero(in_period & (bucket.event == self._start)), -1)
-        began = bucket.at[first] if len(first) else first
+        rank = bucket.rank
+        first = bucket.first_of_each(np.flatnonzero(in_period & (bucket.event == self._start)), -1)
+        began = bucket.at[first]
         self._started += int((first >= 0).sum())
         took = bucket.at - began[rank]
         is_goal = (bucket.event == self._goal) & in_period & (first[rank] >= 0) & (took > 0) & (took <= self._within)
         goals = np.flatnonzero(is_goal)
-        chosen = goals[_begins(rank[goals])]
+        chosen = goals[begins(rank[goals])]
         self._contacts += np.bincount(np.searchsorted(self._spans, took[chosen]), minlength=len(self._spans))
 
     def counted(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Events of parts and of the heap as the arrays that kernels count: filtered, in one order, with values of payloads.
 
-A bucket is read from several runs, each sorted: its files, and its rows of the heap. Runs are merged by a stable sort,
-which is a merge for sorted runs. Events of a contact at the same microsecond are ordered by id, as in Postgres; the ids
-are read only where such events are in different runs.
+A bucket is read from several runs, each sorted: the row groups of its files, and its rows of the heap. Events of a
+contact at the same microsecond are ordered by id, as in Postgres; the ids are read only where such events are in
+different files.
 """
 
 import re
+import threading
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from api.parts import files
-from api.parts.kernels import MILLION, Array, Bucket, Numbers, UncountableError
+from api.parts.kernels import MILLION, Array, Bucket, Numbers, UncountableError, begins
 from api.store.analyst import Snapshot
 from api.store.parts import EventPage
 
@@ -35,14 +37,16 @@ class Texts:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()  # several threads read files
 
     def number(self, text: str | None) -> int:
         """Return the number of a text; -1 for none."""
         if text is None:
             return -1
-        number = self._numbers.setdefault(text, len(self.texts))
-        if number == len(self.texts):
-            self.texts.append(text)
+        with self._lock:
+            number = self._numbers.setdefault(text, len(self.texts))
+            if number == len(self.texts):
+                self.texts.append(text)
         return number
 
 
@@ -68,22 +72,27 @@ class ReportedEvents(NamedTuple):
 
 
 class SortedEvents(NamedTuple):
-    """Sorted events. `texts`: numbers of the texts at `by`. `ids` are read only when they are needed."""
+    """Sorted events of a row group of a file, or of the heap. `texts`: numbers of the texts at `by`.
+
+    `rows`: their places in the row group. `ids`: of events of the heap; those of files are read when they are needed.
+    """
 
     contact: Array
     at: Array
     event: Array
     texts: Array | None
     numbers: Numbers | None
-    rows: Array  # their places in the file
-    ids: Array | None
-    file: Path | None
+    rows: Array
+    ids: Array | None = None
+    file: Path | None = None
+    row_group: int = 0
 
 
-def _kept(
-    wanted: ReportedEvents, event: Array, at: Array, stored_in: Array | None, contact: Array, *, from_parts: bool
-) -> Array:
-    kept = np.ones(len(event), bool) if wanted.events is None else np.isin(event, wanted.events)
+def _kept(wanted: ReportedEvents, event: Array, at: Array, stored_in: Array | None, without: Array | None) -> Array:
+    """Return the places of events that a report reads. `without`: whether an event is left out for its contact."""
+    kept = np.ones(len(event), bool)
+    if wanted.events is not None:
+        kept = np.logical_or.reduce([event == number for number in wanted.events.tolist()])
     if not wanted.history:
         recent = at >= wanted.since
         kept &= recent if wanted.start is None else recent | (event == wanted.start)
@@ -93,8 +102,8 @@ def _kept(
         kept &= stored_in < wanted.as_of.end
         if wanted.as_of.open:
             kept &= ~np.isin(stored_in, np.array(wanted.as_of.open))
-    if from_parts and len(wanted.without):
-        kept &= ~np.isin(contact, wanted.without)
+    if without is not None:
+        kept &= ~without
     return np.flatnonzero(kept)
 
 
@@ -108,13 +117,12 @@ class ContactRange(NamedTuple):
     end: int
 
 
-def divide(paths: Sequence[Path], piece_rows: int) -> list[ContactRange]:
-    """Divide the contacts of a bucket into pieces with about `piece_rows` events in the files. Raises OSError."""
+def divide(footers: Sequence[pq.FileMetaData], piece_rows: int) -> list[ContactRange]:
+    """Divide the contacts of a bucket into pieces with about `piece_rows` events in the files."""
     bounds: list[tuple[int, int]] = []
-    for path in paths:
-        with pq.ParquetFile(path) as file:
-            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-            bounds += [(group.column(0).statistics.max, group.num_rows) for group in groups]
+    for footer in footers:
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        bounds += [(group.column(0).statistics.max, group.num_rows) for group in groups]
     pieces, first, rows = [], 0, 0
     for last, more in sorted(bounds):
         rows += more
@@ -124,25 +132,23 @@ def divide(paths: Sequence[Path], piece_rows: int) -> list[ContactRange]:
     return [*pieces, ContactRange(first, _NO_END)]
 
 
-def run_of_file(path: Path, wanted: ReportedEvents, texts: Texts, contacts: ContactRange) -> SortedEvents:
-    """Return the events of some contacts that a report reads from a file. Raises OSError."""
-    blocks: list[SortedEvents] = []
-    with pq.ParquetFile(path) as file:
-        typed = files.keys_of(file.schema_arrow)
-        columns = ["contact", "event", "occurred_at"] + (["stored_in"] if wanted.as_of is not None else [])
-        columns = [*dict.fromkeys(columns + _columns_of(wanted.by, typed) + _columns_of(wanted.value, typed))]
-        seen = 0
+def runs_of_file(
+    path: Path, footer: pq.FileMetaData, wanted: ReportedEvents, texts: Texts, contacts: ContactRange
+) -> list[SortedEvents]:
+    """Return the events of some contacts that a report reads from a file, by row group. Raises OSError."""
+    runs: list[SortedEvents] = []
+    typed = files.keys_of(footer)
+    columns = ["contact", "event", "occurred_at"] + (["stored_in"] if wanted.as_of is not None else [])
+    columns = [*dict.fromkeys(columns + _columns_of(wanted.by, typed) + _columns_of(wanted.value, typed))]
+    texts_columns = [name for name in columns if name.startswith("json:")]
+    with pq.ParquetFile(path, metadata=footer, pre_buffer=False, read_dictionary=texts_columns) as file:
         for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
-            bounds = group.column(0).statistics
+            bounds = footer.row_group(number).column(0).statistics
             if bounds.max >= contacts.first and bounds.min < contacts.end:
-                table = file.read_row_group(number, columns=columns).combine_chunks()
-                batches = table.to_batches()  # one, or none for an empty group
-                blocks += [
-                    _block(_RowGroup(file, number, rows), wanted, texts, contacts, seen, path) for rows in batches
-                ]
-            seen += group.num_rows
-    return _joined(blocks)
+                table = file.read_row_group(number, columns=columns, use_threads=False)
+                group = _RowGroup(file, number, table.combine_chunks().to_batches()[0])
+                runs.append(_run_of_group(group, wanted, texts, contacts, path))
+    return runs
 
 
 class _RowGroup(NamedTuple):
@@ -169,18 +175,21 @@ class _RowGroup(NamedTuple):
         return payloads
 
 
-def _block(
-    group: _RowGroup, wanted: ReportedEvents, texts: Texts, contacts: ContactRange, seen: int, path: Path
+def _run_of_group(
+    group: _RowGroup, wanted: ReportedEvents, texts: Texts, contacts: ContactRange, path: Path
 ) -> SortedEvents:
-    """Return the events of a row group, which begins with event number `seen` of its file."""
     batch = group.batch
-    contact, event, at = (_array(batch, name) for name in ("contact", "event", "occurred_at"))
-    stored_in = _array(batch, "stored_in") if wanted.as_of is not None else None
-    rows = _kept(wanted, event, at, stored_in, contact, from_parts=True)
-    rows = rows[(contact[rows] >= contacts.first) & (contact[rows] < contacts.end)]
+    begin, end = np.searchsorted(_array(batch, "contact"), contacts)
+    contact, event, at = (_array(batch, name)[begin:end] for name in ("contact", "event", "occurred_at"))
+    stored_in = _array(batch, "stored_in")[begin:end] if wanted.as_of is not None else None
+    without = np.isin(contact, wanted.without) if len(wanted.without) else None
+    kept = _kept(wanted, event, at, stored_in, without)
+    if len(kept) < len(contact):
+        contact, event, at = contact[kept], event[kept], at[kept]
+    rows = kept + begin
     values = None if wanted.by is None else _texts_of(group, wanted.by, event, rows, wanted, texts)
     numbers = None if wanted.value is None else _numbers_of(group, wanted.value, event, rows, wanted)
-    return SortedEvents(contact[rows], at[rows], event[rows], values, numbers, rows + seen, None, path)
+    return SortedEvents(contact, at, event, values, numbers, rows, None, path, group.number)
 
 
 def of_contacts(run: SortedEvents, contacts: ContactRange) -> SortedEvents:
@@ -200,66 +209,25 @@ def _columns_of(path: str | None, typed: Sequence[str]) -> list[str]:
     return [f"number:{path}", f"json:{path}"] if path in typed and "." not in path else []
 
 
-def _joined(runs: list[SortedEvents]) -> SortedEvents:
-    """Return runs one after the other."""
-    if len(runs) == 1:
-        return runs[0]
-    if not runs:
-        nothing = np.zeros(0, np.int64)
-        return SortedEvents(nothing, nothing, nothing, None, None, nothing, None, None)
-    return SortedEvents(
-        np.concatenate([run.contact for run in runs]),
-        np.concatenate([run.at for run in runs]),
-        np.concatenate([run.event for run in runs]),
-        None if runs[0].texts is None else np.concatenate([_some(run.texts) for run in runs]),
-        _joined_numbers([run.numbers for run in runs if run.numbers is not None]),
-        np.concatenate([run.rows for run in runs]),
-        None,
-        runs[0].file,
-    )
-
-
-def _some(array: Array | None) -> Array:
-    assert array is not None
-    return array
-
-
-def _joined_numbers(blocks: list[Numbers]) -> Numbers | None:
-    if not blocks:
-        return None
-    others: dict[int, Decimal] = {}
-    offset = 0
-    for block in blocks:
-        others |= {place + offset: number for place, number in block.others.items()}
-        offset += len(block.is_exact)
-    return Numbers(
-        np.concatenate([block.millionths for block in blocks]),
-        np.concatenate([block.is_exact for block in blocks]),
-        np.concatenate([block.decimals for block in blocks]),
-        others,
-    )
-
-
 # --- Values
 
 
 def _texts_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: ReportedEvents, texts: Texts) -> Array:
     """Return the numbers of the texts at a path of the payloads, as `->>` gives them."""
     result = np.full(len(rows), -1, np.int64)
-    places = np.flatnonzero(event[rows] == wanted.by_event)
+    places = np.flatnonzero(event == wanted.by_event)
     chosen = pa.array(rows[places])
     if group.has(path):
         numbers = group.column(f"number:{path}", chosen)
         found = np.full(len(places), -1, np.int64)
-        different, which = np.unique(numbers.fill_null(_NO_NUMBER).to_numpy(), return_inverse=True)
-        codes = [-1 if value == _NO_NUMBER else texts.number(_shortest(int(value))) for value in different]
-        found = np.array(codes, np.int64)[which] if len(places) else found
-        json = group.column(f"json:{path}", chosen).dictionary_encode()
-        entries = json.dictionary.to_pylist()
-        codes = [-1 if entry in ("{", "[") else texts.number(_text(entry.encode())) for entry in entries]
-        index = json.indices.fill_null(-1).to_numpy()
+        if numbers.null_count < len(numbers):
+            different, which = np.unique(numbers.fill_null(_NO_NUMBER).to_numpy(), return_inverse=True)
+            codes = [-1 if value == _NO_NUMBER else texts.number(_shortest(int(value))) for value in different]
+            found = np.array(codes, np.int64)[which]
+        entries, index = _entries(group.column(f"json:{path}", chosen))
         with_text = index >= 0
-        found[with_text] = np.array(codes, np.int64)[index[with_text]] if entries else -1
+        codes = [-1 if entry in ("{", "[") else texts.number(_text(entry.encode())) for entry in entries]
+        found[with_text] = np.array(codes, np.int64)[index[with_text]]
         containers = [number for number, entry in enumerate(entries) if entry in ("{", "[")]
         nested = np.flatnonzero(np.isin(index, containers)) if containers else np.zeros(0, np.int64)
         payloads = group.payloads(chosen.take(pa.array(nested)))
@@ -271,8 +239,17 @@ def _texts_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: Re
     return result
 
 
+def _entries(column: pa.DictionaryArray) -> tuple[list[str], Array]:
+    """Return the different texts of a column, and for each place the number of its text, or -1."""
+    index = column.indices.fill_null(-1).to_numpy()
+    is_used = np.zeros(len(column.dictionary), bool)
+    is_used[index[index >= 0]] = True  # by events of other names there may be many more
+    entries: list[str] = column.dictionary.filter(pa.array(is_used)).to_pylist()
+    return entries, np.append(np.cumsum(is_used) - 1, -1)[index]
+
+
 def _numbers_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: ReportedEvents) -> Numbers:
-    places = np.flatnonzero(event[rows] == wanted.value_event)
+    places = np.flatnonzero(event == wanted.value_event)
     chosen = pa.array(rows[places])
     if not group.has(path):
         payloads = group.payloads(chosen)
@@ -282,9 +259,8 @@ def _numbers_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: 
     is_exact[places] = column != _NO_NUMBER
     millionths[places] = np.where(column != _NO_NUMBER, column, 0)
     decimals, others = np.zeros(len(rows), np.int8), {}
-    json = group.column(f"json:{path}", chosen).dictionary_encode()
-    of_entries = [_number(entry.encode()) for entry in json.dictionary.to_pylist()]
-    index = json.indices.fill_null(-1).to_numpy()
+    entries, index = _entries(group.column(f"json:{path}", chosen))
+    of_entries = [_number(entry.encode()) for entry in entries]
     for place in np.flatnonzero(index >= 0).tolist():
         number = of_entries[index[place]]
         if number is None:
@@ -394,7 +370,8 @@ def run_of_page(
         names.setdefault(name, max(names.values(), default=0) + 1)
     codes = np.array([names[name] for name in known.dictionary.to_pylist()], np.int64)
     event = codes[known.indices.to_numpy()] if len(codes) else np.zeros(0, np.int64)
-    rows = _kept(wanted, event, page.occurred_at, page.stored_in, page.contacts, from_parts=not touched)
+    without = None if touched or not len(wanted.without) else np.isin(page.contacts, wanted.without)
+    rows = _kept(wanted, event, page.occurred_at, page.stored_in, without)
     ids = _ids(page.ids)
     order = np.lexsort((ids["low"][rows], ids["high"][rows], page.occurred_at[rows], page.contacts[rows]))
     rows = rows[order]
@@ -408,9 +385,7 @@ def run_of_page(
         places = np.flatnonzero(event[rows] == wanted.value_event)
         found = [number_at(payloads[row].as_py(), wanted.value) for row in rows[places].tolist()]
         numbers = numbers_of(found, places, len(rows))
-    return SortedEvents(
-        page.contacts[rows], page.occurred_at[rows], event[rows], values, numbers, rows, ids[rows], None
-    )
+    return SortedEvents(page.contacts[rows], page.occurred_at[rows], event[rows], values, numbers, rows, ids[rows])
 
 
 def _ids(column: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> Array:
@@ -441,59 +416,121 @@ def take(run: SortedEvents, rows: Array) -> SortedEvents:
         None if run.numbers is None else run.numbers.at(rows),
         run.rows[rows],
         None if run.ids is None else run.ids[rows],
-        run.file,
     )
 
 
 def merged(runs: Sequence[SortedEvents], wanted: ReportedEvents) -> Bucket:
-    """Return the events of sorted runs in one order."""
+    """Return the events of sorted runs in one order.
+
+    Runs are merged contact by contact: the events of a contact in one run are put behind those in the runs before, so
+    nothing is compared for each event. Only contacts whose runs overlap in time are sorted by moment.
+    """
     runs = [run for run in runs if len(run.contact)]
-    whole = _joined(list(runs))
-    if len(runs) < 2:
-        return _bucket(whole)
-    order = np.argsort(whole.contact, kind="stable")
-    contact, at = whole.contact[order], whole.at[order]
-    late = np.flatnonzero((contact[1:] == contact[:-1]) & (at[1:] < at[:-1]))
-    if len(late):
-        # Few contacts have events that runs overlap in, so only theirs are sorted by moment.
-        rows = np.flatnonzero(np.isin(contact, contact[late]))
-        order[rows] = order[rows[np.lexsort((at[rows], contact[rows]))]]
-        contact, at = whole.contact[order], whole.at[order]
+    if not runs:
+        nothing = np.zeros(0, np.int64)
+        return Bucket(nothing, nothing, nothing, nothing)
+    firsts = [begins(run.contact) for run in runs]
+    owner = np.concatenate([run.contact[first] for run, first in zip(runs, firsts, strict=True)])
+    size = np.concatenate([np.diff(first, append=len(run.contact)) for run, first in zip(runs, firsts, strict=True)])
+    order = np.argsort(owner, kind="stable")  # merges the runs, which are sorted
+    sizes, owners = size[order], owner[order]
+    starts = np.cumsum(sizes) - sizes
+    events, first = int(size.sum()), begins(owners)
+    contacts, first = owners[first], starts[first]
+    rank = np.repeat(np.arange(len(contacts)), np.diff(first, append=events))
+
+    start = np.empty_like(starts)
+    start[order] = starts
+    place = np.repeat(start - (np.cumsum(size) - size), size)  # of each event, in the order of runs
+    place += np.arange(events)
+    at = _scattered([run.at for run in runs], place, np.int64)
+    is_late = at[1:] < at[:-1]
+    is_late[first[1:] - 1] = False
+    if is_late.any():
+        is_mixed = np.zeros(len(contacts), bool)
+        is_mixed[rank[1:][is_late]] = True
+        mixed = np.flatnonzero(is_mixed[rank])
+        _reorder(mixed, mixed[np.lexsort((at[mixed], rank[mixed]))], place, at)
     if wanted.ordered:
-        source = np.repeat(np.arange(len(runs)), [len(run.contact) for run in runs])[order]
-        same = (contact[1:] == contact[:-1]) & (at[1:] == at[:-1])
-        if (same & (source[1:] != source[:-1])).any():
-            tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-            ids = np.concatenate([_ids_of(run) for run in runs])[order[tied]]
-            keys = (ids["low"], ids["high"], at[tied], contact[tied])
-            order[tied] = order[tied[np.lexsort(keys)]]
-    return _bucket(whole, order)
+        is_tied = at[1:] == at[:-1]
+        is_tied[first[1:] - 1] = False
+        if is_tied.any():
+            of_files = {file: number for number, file in enumerate({run.file for run in runs} - {None})}
+            source = _scattered(
+                [np.full(len(run.at), of_files.get(run.file, -1 - number)) for number, run in enumerate(runs)],
+                place,
+                np.int64,
+            )
+            is_mixed = np.zeros(len(contacts), bool)
+            is_mixed[rank[1:][is_tied & (source[1:] != source[:-1])]] = True
+            tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
+            tied = tied[is_mixed[rank[tied]]]
+            if len(tied):
+                high, low = _ids_of(runs, place, tied)
+                _reorder(tied, tied[np.lexsort((low, high, at[tied], rank[tied]))], place, at)
+    texts = [run.texts for run in runs if run.texts is not None]
+    return Bucket(
+        contacts,
+        rank,
+        at,
+        _scattered([run.event for run in runs], place, np.int32),
+        _scattered(texts, place, np.int64) if texts else None,
+        _scattered_numbers([run.numbers for run in runs if run.numbers is not None], place),
+    )
 
 
-def _ids_of(run: SortedEvents) -> Array:
-    if run.ids is not None or run.file is None:
-        return _some(run.ids)
-    with pq.ParquetFile(run.file) as file:
-        sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        starts = np.cumsum([0, *sizes[:-1]])
-        group_of = np.searchsorted(starts, run.rows, "right") - 1
-        ids = [
-            _ids(file.read_row_group(group, columns=["id"])["id"].combine_chunks())[
-                run.rows[group_of == group] - starts[group]
-            ]
-            for group in np.unique(group_of).tolist()
-        ]
-    return np.concatenate(ids)
+def _scattered(arrays: Sequence[Array], place: Array, kind: npt.DTypeLike) -> Array:
+    """Return the values of arrays, one after the other, at their places."""
+    result, begin = np.empty(len(place), kind), 0
+    for array in arrays:
+        result[place[begin : begin + len(array)]] = array
+        begin += len(array)
+    return result
 
 
-def _bucket(run: SortedEvents, order: Array | None = None) -> Bucket:
-    if order is None:
-        return Bucket(run.contact, run.at, run.event, run.texts, run.numbers)
-    numbers = run.numbers
-    if numbers is not None:
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        others = {int(place[old]): number for old, number in numbers.others.items()}
-        numbers = Numbers(numbers.millionths[order], numbers.is_exact[order], numbers.decimals[order], others)
-    texts = None if run.texts is None else run.texts[order]
-    return Bucket(run.contact[order], run.at[order], run.event[order], texts, numbers)
+def _scattered_numbers(blocks: Sequence[Numbers], place: Array) -> Numbers | None:
+    if not blocks:
+        return None
+    others: dict[int, Decimal] = {}
+    begin = 0
+    for block in blocks:
+        others |= {int(place[begin + row]): number for row, number in block.others.items()}
+        begin += len(block.is_exact)
+    return Numbers(
+        _scattered([block.millionths for block in blocks], place, np.int64),
+        _scattered([block.is_exact for block in blocks], place, bool),
+        _scattered([block.decimals for block in blocks], place, np.int8),
+        others,
+    )
+
+
+def _reorder(targets: Array, sources: Array, place: Array, at: Array) -> None:
+    """Move events from some places to others, in `place` and in `at`."""
+    moved = np.arange(len(at))
+    moved[sources] = targets
+    place[:] = moved[place]
+    at[targets] = at[sources]
+
+
+def _ids_of(runs: Sequence[SortedEvents], place: Array, chosen: Array) -> tuple[Array, Array]:
+    """Return the ids of events, given by ascending places, as two arrays. Raises OSError."""
+    is_chosen = np.zeros(len(place), bool)
+    is_chosen[chosen] = True
+    high, low = np.empty(len(chosen), np.uint64), np.empty(len(chosen), np.uint64)
+    begin = 0
+    for run in runs:
+        places = place[begin : begin + len(run.contact)]
+        begin += len(run.contact)
+        own = np.flatnonzero(is_chosen[places])
+        if not len(own):
+            continue
+        if run.ids is not None:
+            ids = run.ids[own]
+        else:
+            assert run.file is not None
+            with pq.ParquetFile(run.file) as file:
+                column = file.read_row_group(run.row_group, columns=["id"])["id"]
+            ids = _ids(column.combine_chunks())[run.rows[own]]
+        targets = np.searchsorted(chosen, places[own])
+        high[targets], low[targets] = ids["high"], ids["low"]
+    return high, low
