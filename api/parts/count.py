@@ -6,6 +6,7 @@ keep Postgres from removing dead rows, and Postgres would end it for being idle.
 """
 
 import asyncio
+import ctypes
 import resource
 import sys
 from collections import deque
@@ -59,6 +60,9 @@ MEMORY_BYTES = 750_000_000
 PIECE_ROWS = 500_000  # of a bucket, in memory at a time
 READERS = 2  # threads that read pieces, while another one counts
 _LATE, _EARLY = timedelta(days=7), timedelta(minutes=5)  # created_at after and before occurred_at, at most
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_LARGEST_MMAP_THRESHOLD = 32 << 20
 
 Groups: TypeAlias = Callable[[Bucket], Iterable[Bucket]]
 """Divides a bucket by what `by` finds of its contacts."""
@@ -319,7 +323,11 @@ def main() -> None:
     """Answer one request on the standard input."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     pa.set_memory_pool(pa.system_memory_pool())
-    pa.set_cpu_count(2)
+    # The arrays of a piece take the memory of those before. Otherwise the system maps and clears pages for each.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, MEMORY_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=CountRequest)
     sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(count(request))))
 
