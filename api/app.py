@@ -262,6 +262,7 @@ def _register_start_and_stop(app: App, standby: Database | None) -> None:
         await services.notices.stop()
         await services.feed.stop()
         await services.verifier.close()
+        await services.reports.close()
         await services.transports.close()
         for database in reversed(databases):
             await database.close()

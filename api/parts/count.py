@@ -8,6 +8,7 @@ keep Postgres from removing dead rows, and Postgres would end it for being idle.
 import asyncio
 import ctypes
 import resource
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,6 +64,7 @@ _LATE, _EARLY = timedelta(days=7), timedelta(minutes=5)  # created_at after and 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _LARGEST_MMAP_THRESHOLD = 32 << 20
+_PR_SET_PDEATHSIG = 1
 
 Groups: TypeAlias = Callable[[Bucket], Iterable[Bucket]]
 """Divides a bucket by what `by` finds of its contacts."""
@@ -321,14 +323,19 @@ def _may_have(month: str, wanted: ReportedEvents) -> bool:
 
 def main() -> None:
     """Answer one request on the standard input."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):  # the locks of `reports.turn` end with the process that holds them, and so must this one
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     pa.set_memory_pool(pa.system_memory_pool())
     # The arrays of a piece take the memory of those before. Otherwise the system maps and clears pages for each.
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, MEMORY_BYTES)
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=CountRequest)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_TRIM_THRESHOLD, MEMORY_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    asked = sys.stdin.buffer.read()
+    if not asked:  # the service has ended
+        return
+    request = msgspec.json.decode(asked, type=CountRequest)
     sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(count(request))))
 
 

@@ -3,6 +3,9 @@
 It is killed when the reader of the report leaves. At most two such processes run on a machine, and one of an
 organization, whatever the number of API processes. The SQL of the report answers what parts do not: an organization
 without parts, what the kernels cannot count exactly, and a report that waited too long for its turn.
+
+A process takes half a second to start, most of it for imports. So the one of the next report is started after a report,
+and waits for `SPARE_S`.
 """
 
 import asyncio
@@ -10,7 +13,7 @@ import fcntl
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from workbench.language.reports import MessagePerformance, ReportBody
 MAX_PROCESSES = 2  # of all API processes that share a data folder
 COUNT_TIMEOUT_S = 40.0  # of the minute that a request has, in which the query of the answer takes 18 s at most
 TURN_WAIT_S = 5.0
+SPARE_S = 600.0  # that a process waits for a report, with 50 MB of memory of its own
 _TURN_INTERVAL_S = 0.02
 
 _log = logging.getLogger("workbench.parts")
@@ -43,6 +47,8 @@ class ReportCounter:
     def __init__(self, gateway: Gateway, dsn: str, data_dir: Path | None) -> None:
         self._gateway, self._dsn, self._data_dir = gateway, key_value_dsn(dsn), data_dir
         self.running: set[asyncio.subprocess.Process] = set()
+        self.spares: list[asyncio.subprocess.Process] = []
+        self._spare_end: asyncio.TimerHandle | None = None
 
     async def count(self, org_id: int, report: ReportBody) -> ReportCounts | None:
         """Return what the kernels count; None if the SQL of the report has to answer.
@@ -74,45 +80,69 @@ class ReportCounter:
         return counts
 
     async def _ask(self, request: CountRequest, data_dir: Path) -> ReportCounts:
-        async with (
-            self._gateway.slot(request.org_id),
-            turn(data_dir, request.org_id) as locks,
-            self._child(locks) as child,
-        ):
+        async with self._gateway.slot(request.org_id), turn(data_dir, request.org_id), self._child() as child:
             output, _ = await child.communicate(encode(msgspec.to_builtins(request)))
+        await self._start_spare()
         try:
             return msgspec.json.decode(output, type=ReportCounts)
         except msgspec.DecodeError:  # the process ended, most likely for lack of memory
             return ReportCounts(reason=f"the process ended with {child.returncode}")
 
     @asynccontextmanager
-    async def _child(self, locks: Sequence[int]) -> AsyncIterator[asyncio.subprocess.Process]:
-        """Start a process that counts one report, and end it if it still runs at the end of the block."""
-        pipe = asyncio.subprocess.PIPE
-        # All that it needs is in the request, so it gets no secret and no setting.
-        settings = [field.type.__metadata__[0] for field in msgspec.structs.fields(Settings)]
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "api.parts.count"),
-            stdin=pipe,
-            stdout=pipe,
-            env=child_environment(dict.fromkeys(settings)),
-            pass_fds=locks,  # if this process is killed, the locks last as long as the child
-        )
+    async def _child(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Yield a process that counts one report, and end it if it still runs at the end of the block."""
+        child = self.spares.pop() if self.spares else await _start()
         self.running.add(child)
         try:
             yield child
         finally:
             self.running.discard(child)
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
+            await _end(child)
+
+    async def _start_spare(self) -> None:
+        if not self.spares:
+            self.spares.append(await _start())
+        if self._spare_end is not None:
+            self._spare_end.cancel()
+        self._spare_end = asyncio.get_running_loop().call_later(SPARE_S, self._end_spares)
+
+    def _end_spares(self) -> None:
+        for child in self.spares:
+            child.kill()
+        self.spares.clear()
+
+    async def close(self) -> None:
+        """End the processes that wait for a report."""
+        if self._spare_end is not None:
+            self._spare_end.cancel()
+        while self.spares:
+            await _end(self.spares.pop())
+
+
+async def _start() -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    # All that it needs is in the request, so it gets no secret and no setting.
+    settings = [field.type.__metadata__[0] for field in msgspec.structs.fields(Settings)]
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "api.parts.count"),
+        stdin=pipe,
+        stdout=pipe,
+        env=child_environment(dict.fromkeys(settings)),
+    )
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        child.kill()
+        await child.wait()
 
 
 @asynccontextmanager
-async def turn(data_dir: Path, org_id: int, wait_s: float = TURN_WAIT_S) -> AsyncIterator[list[int]]:
-    """Hold the locks of a process that counts for an organization, as file descriptors.
+async def turn(data_dir: Path, org_id: int, wait_s: float = TURN_WAIT_S) -> AsyncIterator[None]:
+    """Hold the locks of a process that counts for an organization.
 
-    Raises CountingBusyError if others hold them for too long, and OSError.
+    If this process is killed, the system ends that one as well. Raises CountingBusyError if others hold the locks for
+    too long, and OSError.
     """
     machine = [data_dir / "parts" / f"report-{number}.lock" for number in range(MAX_PROCESSES)]
     for path in machine:
@@ -125,7 +155,7 @@ async def turn(data_dir: Path, org_id: int, wait_s: float = TURN_WAIT_S) -> Asyn
                 locks.append(await _lock(machine))
         except TimeoutError:
             raise CountingBusyError("other reports are being counted") from None
-        yield locks
+        yield
     finally:
         for descriptor in locks:
             os.close(descriptor)

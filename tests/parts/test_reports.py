@@ -1,6 +1,7 @@
 """Reports over parts through the API, which counts them in a child process."""
 
 import asyncio
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from api.auth import keys
 from api.clock import token
 from api.crypto import Keyring
 from api.parts import build, files
-from api.parts.count import CountRequest, count, read
+from api.parts.count import MEMORY_BYTES, CountRequest, count, read
 from api.parts.reports import CountingBusyError, ReportCounter, turn
 from api.query.gateway import Gateway
 from api.settings import Settings
@@ -78,6 +79,7 @@ async def shop(database_url: str, tmp_path: Path) -> Any:
         client.headers["authorization"] = f"Bearer {key}"
         counter = ReportCounter(Gateway(database, Keyring(SECRET)), database_url, tmp_path)
         yield Shop(client, counter, database, tmp_path)
+        await counter.close()
 
 
 async def test_reports_are_counted_over_parts_and_the_rows_after_them(shop: Shop, tmp_path: Path) -> None:
@@ -146,6 +148,33 @@ async def test_the_sql_answers_while_another_process_counts(shop: Shop) -> None:
         response = await shop.ask("revenue")
     assert response.headers["Answered-From"] == "sql"
     assert (await shop.ask("revenue")).json() == response.json()
+
+
+async def test_the_process_of_the_next_report_waits_for_it(shop: Shop) -> None:
+    before = await shop.counter.count(1, FUNNEL)
+    (spare,) = shop.counter.spares
+    after = await shop.counter.count(1, FUNNEL)
+    assert before is not None
+    assert after is not None
+    assert (spare.returncode, after.counted) == (0, before.counted)
+    assert shop.counter.spares != [spare]
+
+
+async def test_a_process_ends_with_the_one_that_started_it() -> None:
+    code = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); sys.stdin.read()"
+    pipe = asyncio.subprocess.PIPE  # which the child inherits and this test keeps open
+    starter = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, sys.executable, "-P", "-m", "api.parts.count"), stdin=pipe, stdout=pipe
+    )
+    assert starter.stdout is not None
+    child = psutil.Process(int(await starter.stdout.readline()))
+    while child.rlimit(psutil.RLIMIT_DATA)[0] != MEMORY_BYTES:  # noqa: ASYNC110  it begins with its limits
+        await asyncio.sleep(0.01)
+    starter.kill()
+    async with asyncio.timeout(10):
+        while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await starter.wait()
 
 
 async def test_a_report_that_nobody_waits_for_ends_its_process(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
