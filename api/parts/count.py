@@ -12,23 +12,22 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from api.clock import to_us
 from api.parts import files
 from api.parts.kernels import MAX_RECORDS, Array, Bucket, Kernel, UncountableError, kernel_of
 from api.parts.listing import NoPartsError, read_heap, read_listing
 from api.parts.rows import (
-    ContactRange,
+    FileRuns,
     ReportedEvents,
     SortedEvents,
     Texts,
@@ -37,7 +36,6 @@ from api.parts.rows import (
     merged,
     of_contacts,
     run_of_page,
-    runs_of_file,
     split_run,
 )
 from api.store import part_reads
@@ -58,7 +56,7 @@ from workbench.language.reports import (
 )
 
 MEMORY_BYTES = 750_000_000
-PIECE_ROWS = 500_000  # of a bucket, in memory at a time
+PIECE_ROWS = 500_000  # of a bucket, in memory at a time; there are up to four pieces
 READERS = 2  # threads that read pieces, while another one counts
 _LATE, _EARLY = timedelta(days=7), timedelta(minutes=5)  # created_at after and before occurred_at, at most
 
@@ -146,34 +144,27 @@ class ReportRows(msgspec.Struct, frozen=True):
         return ReportCounts(tuple(encode(of_kernel).decode() for of_kernel in records), self.snapshot)
 
     def _buckets(self) -> Iterator[Bucket]:
-        """Yield each bucket in pieces. Threads read the next pieces meanwhile."""
+        """Yield each bucket in pieces. Each of some threads reads ahead by one piece, of buckets of its own."""
+        shares = [self._pieces(range(number, len(self.files), READERS)) for number in range(READERS)]
         with ThreadPoolExecutor(READERS) as readers:
-            ahead: deque[Future[Bucket]] = deque()
-            for read in self._pieces():
-                ahead.append(readers.submit(read))
-                if len(ahead) > READERS:
-                    yield ahead.popleft().result()
+            ahead = deque((share, readers.submit(next, share, None)) for share in shares)
             while ahead:
-                yield ahead.popleft().result()
+                share, reading = ahead.popleft()
+                if (bucket := reading.result()) is not None:
+                    ahead.append((share, readers.submit(next, share, None)))
+                    yield bucket
 
-    def _pieces(self) -> Iterator[Callable[[], Bucket]]:
-        """Yield for each piece what reads it."""
-        for paths, heap in zip(self.files, self.heap, strict=True):
-            footers = [pq.read_metadata(path) for path in paths]
-
-            def read(
-                piece: ContactRange,
-                paths: Sequence[Path] = paths,
-                footers: Sequence[pq.FileMetaData] = footers,
-                heap: Sequence[SortedEvents] = heap,
-            ) -> Bucket:
-                runs: list[SortedEvents] = []
-                for path, footer in zip(paths, footers, strict=True):
-                    runs += runs_of_file(path, footer, self.wanted, self.texts, piece)
-                return merged([*runs, *(of_contacts(run, piece) for run in heap)], self.wanted)
-
-            for piece in divide(footers, self.piece_rows):
-                yield partial(read, piece)
+    def _pieces(self, buckets: Iterable[int]) -> Iterator[Bucket]:
+        for number in buckets:
+            with ExitStack() as stack:
+                opened = [FileRuns(path, self.wanted, self.texts) for path in self.files[number]]
+                for file in opened:
+                    stack.callback(file.close)
+                first = 0
+                for end in divide([last for file in opened for last in file.lasts()], self.piece_rows):
+                    runs = [run for file in opened for run in file.until(end)]
+                    yield merged([*runs, *(of_contacts(run, first, end) for run in self.heap[number])], self.wanted)
+                    first = end
 
 
 class _Reader:

@@ -110,60 +110,93 @@ def _kept(wanted: ReportedEvents, event: Array, at: Array, stored_in: Array | No
 # --- From files
 
 
-class ContactRange(NamedTuple):
-    """The contacts of a bucket with numbers from `first` up to `end`."""
+class FileRuns:
+    """The events of a file that a report reads, from its beginning to its end. Each row group is decoded once."""
 
-    first: int
-    end: int
+    def __init__(self, path: Path, wanted: ReportedEvents, texts: Texts) -> None:
+        """Open a file. Raises OSError, as does `until`."""
+        self._path, self._wanted, self._texts = path, wanted, texts
+        footer = pq.read_metadata(path)
+        typed = files.keys_of(footer)
+        columns = ["contact", "event", "occurred_at"] + (["stored_in"] if wanted.as_of is not None else [])
+        columns = [*dict.fromkeys(columns + _columns_of(wanted.by, typed) + _columns_of(wanted.value, typed))]
+        texts_columns = [name for name in columns if name.startswith("json:")]
+        self._file = pq.ParquetFile(path, metadata=footer, pre_buffer=False, read_dictionary=texts_columns)
+        self._columns = {name: footer.schema.names.index(name) for name in columns}
+        self._groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        self._read = 0  # row groups
+        self._rest: SortedEvents | None = None
+
+    def lasts(self) -> list[tuple[int, int]]:
+        """Return the last contact of each row group, with the number of its rows."""
+        return [(group.column(0).statistics.max, group.num_rows) for group in self._groups]
+
+    def until(self, contact: int) -> list[SortedEvents]:
+        """Return the events that are not returned yet, of contacts with numbers below this one, by row group."""
+        runs = [] if self._rest is None else [self._rest]
+        while self._read < len(self._groups) and self._groups[self._read].column(0).statistics.min < contact:
+            runs.append(self._run(self._read))
+            self._read += 1
+        if not runs:
+            return []
+        last = runs[-1]  # only this one may have later contacts
+        end = int(np.searchsorted(last.contact, contact))
+        runs[-1], self._rest = _cut(last, 0, end), _cut(last, end, len(last.contact))
+        return runs
+
+    def _run(self, number: int) -> SortedEvents:
+        wanted, texts = self._wanted, self._texts
+        chunks = [self._groups[number].column(column) for column in self._columns.values()]
+        # A key whose values are all texts has no numbers, and the other way round.
+        present = [
+            name
+            for name, chunk in zip(self._columns, chunks, strict=True)
+            if chunk.statistics is None or chunk.statistics.null_count < chunk.num_values
+        ]
+        table = self._file.read_row_group(number, columns=present, use_threads=False)
+        group = _RowGroup(self._file, number, table.combine_chunks().to_batches()[0], [*self._columns])
+        contact, event, at = (_array(group.batch, name) for name in ("contact", "event", "occurred_at"))
+        stored_in = _array(group.batch, "stored_in") if wanted.as_of is not None else None
+        without = np.isin(contact, wanted.without) if len(wanted.without) else None
+        rows = _kept(wanted, event, at, stored_in, without)
+        if len(rows) < len(contact):
+            contact, event, at = contact[rows], event[rows], at[rows]
+        values = None if wanted.by is None else _texts_of(group, wanted.by, event, rows, wanted, texts)
+        numbers = None if wanted.value is None else _numbers_of(group, wanted.value, event, rows, wanted)
+        return SortedEvents(contact, at, event, values, numbers, rows, None, self._path, number)
+
+    def close(self) -> None:
+        self._file.close()
 
 
-def divide(footers: Sequence[pq.FileMetaData], piece_rows: int) -> list[ContactRange]:
-    """Divide the contacts of a bucket into pieces with about `piece_rows` events in the files."""
-    bounds: list[tuple[int, int]] = []
-    for footer in footers:
-        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        bounds += [(group.column(0).statistics.max, group.num_rows) for group in groups]
-    pieces, first, rows = [], 0, 0
-    for last, more in sorted(bounds):
+def divide(lasts: Sequence[tuple[int, int]], piece_rows: int) -> list[int]:
+    """Divide the contacts of a bucket into pieces with about `piece_rows` events in the files.
+
+    `lasts`: as of `FileRuns`. Returns the numbers at which pieces end: up to one, without it.
+    """
+    ends, end, rows = [], 0, 0
+    for last, more in sorted(lasts):
         rows += more
-        if rows >= piece_rows and last >= first:
-            pieces.append(ContactRange(first, last + 1))
-            first, rows = last + 1, 0
-    return [*pieces, ContactRange(first, _NO_END)]
-
-
-def runs_of_file(
-    path: Path, footer: pq.FileMetaData, wanted: ReportedEvents, texts: Texts, contacts: ContactRange
-) -> list[SortedEvents]:
-    """Return the events of some contacts that a report reads from a file, by row group. Raises OSError."""
-    runs: list[SortedEvents] = []
-    typed = files.keys_of(footer)
-    columns = ["contact", "event", "occurred_at"] + (["stored_in"] if wanted.as_of is not None else [])
-    columns = [*dict.fromkeys(columns + _columns_of(wanted.by, typed) + _columns_of(wanted.value, typed))]
-    texts_columns = [name for name in columns if name.startswith("json:")]
-    with pq.ParquetFile(path, metadata=footer, pre_buffer=False, read_dictionary=texts_columns) as file:
-        for number in range(file.num_row_groups):
-            bounds = footer.row_group(number).column(0).statistics
-            if bounds.max >= contacts.first and bounds.min < contacts.end:
-                table = file.read_row_group(number, columns=columns, use_threads=False)
-                group = _RowGroup(file, number, table.combine_chunks().to_batches()[0])
-                runs.append(_run_of_group(group, wanted, texts, contacts, path))
-    return runs
+        if rows >= piece_rows and last >= end:
+            ends.append(last + 1)
+            end, rows = last + 1, 0
+    return [*ends, _NO_END]
 
 
 class _RowGroup(NamedTuple):
-    """A row group of a file, with the columns that are always needed."""
+    """A row group of a file. `batch` has those of its columns in which there is a value."""
 
     file: pq.ParquetFile
     number: int
     batch: pa.RecordBatch
+    columns: Sequence[str]
 
-    def column(self, name: str, rows: pa.Array) -> pa.Array:
-        return self.batch.column(name).take(rows)
+    def column(self, name: str, rows: pa.Array) -> pa.Array | None:
+        return self.batch.column(name).take(rows) if name in self.batch.schema.names else None
 
     def has(self, path: str) -> bool:
         """Return whether the values at a path have columns of their own."""
-        return f"number:{path}" in self.batch.schema.names
+        return f"number:{path}" in self.columns
 
     def payloads(self, rows: pa.Array) -> list[str]:
         """Return payloads, whose column takes longer to read than all others together."""
@@ -175,27 +208,23 @@ class _RowGroup(NamedTuple):
         return payloads
 
 
-def _run_of_group(
-    group: _RowGroup, wanted: ReportedEvents, texts: Texts, contacts: ContactRange, path: Path
-) -> SortedEvents:
-    batch = group.batch
-    begin, end = np.searchsorted(_array(batch, "contact"), contacts)
-    contact, event, at = (_array(batch, name)[begin:end] for name in ("contact", "event", "occurred_at"))
-    stored_in = _array(batch, "stored_in")[begin:end] if wanted.as_of is not None else None
-    without = np.isin(contact, wanted.without) if len(wanted.without) else None
-    kept = _kept(wanted, event, at, stored_in, without)
-    if len(kept) < len(contact):
-        contact, event, at = contact[kept], event[kept], at[kept]
-    rows = kept + begin
-    values = None if wanted.by is None else _texts_of(group, wanted.by, event, rows, wanted, texts)
-    numbers = None if wanted.value is None else _numbers_of(group, wanted.value, event, rows, wanted)
-    return SortedEvents(contact, at, event, values, numbers, rows, None, path, group.number)
+def of_contacts(run: SortedEvents, first: int, end: int) -> SortedEvents:
+    """Return the events of the contacts with numbers from `first` up to `end`, without it."""
+    return _cut(run, *np.searchsorted(run.contact, (first, end)).tolist())
 
 
-def of_contacts(run: SortedEvents, contacts: ContactRange) -> SortedEvents:
-    """Return the events of some contacts."""
-    begin, end = np.searchsorted(run.contact, contacts)
-    return take(run, np.arange(begin, end))
+def _cut(run: SortedEvents, begin: int, end: int) -> SortedEvents:
+    """Return the events at the places from `begin` up to `end`."""
+    places = slice(begin, end)
+    return run._replace(
+        contact=run.contact[places],
+        at=run.at[places],
+        event=run.event[places],
+        texts=None if run.texts is None else run.texts[places],
+        numbers=None if run.numbers is None else run.numbers.at(np.arange(begin, end)),
+        rows=run.rows[places],
+        ids=None if run.ids is None else run.ids[places],
+    )
 
 
 def _array(batch: pa.RecordBatch, name: str) -> Array:
@@ -220,11 +249,11 @@ def _texts_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: Re
     if group.has(path):
         numbers = group.column(f"number:{path}", chosen)
         found = np.full(len(places), -1, np.int64)
-        if numbers.null_count < len(numbers):
+        if numbers is not None and numbers.null_count < len(numbers):
             different, which = np.unique(numbers.fill_null(_NO_NUMBER).to_numpy(), return_inverse=True)
             codes = [-1 if value == _NO_NUMBER else texts.number(_shortest(int(value))) for value in different]
             found = np.array(codes, np.int64)[which]
-        entries, index = _entries(group.column(f"json:{path}", chosen))
+        entries, index = _entries(group.column(f"json:{path}", chosen), len(places))
         with_text = index >= 0
         codes = [-1 if entry in ("{", "[") else texts.number(_text(entry.encode())) for entry in entries]
         found[with_text] = np.array(codes, np.int64)[index[with_text]]
@@ -239,8 +268,10 @@ def _texts_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: Re
     return result
 
 
-def _entries(column: pa.DictionaryArray) -> tuple[list[str], Array]:
-    """Return the different texts of a column, and for each place the number of its text, or -1."""
+def _entries(column: pa.DictionaryArray | None, length: int) -> tuple[list[str], Array]:
+    """Return the different texts of a column, and for each of its places the number of its text, or -1."""
+    if column is None:
+        return [], np.full(length, -1)
     index = column.indices.fill_null(-1).to_numpy()
     is_used = np.zeros(len(column.dictionary), bool)
     is_used[index[index >= 0]] = True  # by events of other names there may be many more
@@ -254,12 +285,13 @@ def _numbers_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: 
     if not group.has(path):
         payloads = group.payloads(chosen)
         return numbers_of([number_at(payload, path) for payload in payloads], places, len(rows))
-    column = group.column(f"number:{path}", chosen).fill_null(_NO_NUMBER).to_numpy()
+    found = group.column(f"number:{path}", chosen)
+    column = np.full(len(places), _NO_NUMBER) if found is None else found.fill_null(_NO_NUMBER).to_numpy()
     millionths, is_exact = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
     is_exact[places] = column != _NO_NUMBER
     millionths[places] = np.where(column != _NO_NUMBER, column, 0)
     decimals, others = np.zeros(len(rows), np.int8), {}
-    entries, index = _entries(group.column(f"json:{path}", chosen))
+    entries, index = _entries(group.column(f"json:{path}", chosen), len(places))
     of_entries = [_number(entry.encode()) for entry in entries]
     for place in np.flatnonzero(index >= 0).tolist():
         number = of_entries[index[place]]
