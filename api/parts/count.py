@@ -177,7 +177,8 @@ class _Reader:
 
     async def read(self, tx: Transaction) -> ReportRows:
         listing = await read_listing(tx, Path(self._request.data_dir), self._org_id)
-        progress, parts = listing.progress, listing.parts
+        # In the order of time, because then most contacts need no sort when their events are put one behind the other.
+        progress, parts = listing.progress, sorted(listing.parts, key=lambda part: part.first_at)
         self._names = dict(await store.list_event_numbers(tx, self._org_id))
         wanted = self._wanted(listing.touched_numbers)
         heap = [
