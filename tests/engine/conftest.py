@@ -22,6 +22,7 @@ from api.ingest.store import store_batch
 from api.store.automations import VersionRow, insert_version
 from api.store.connections import save_connection
 from api.store.database import Database
+from api.store.segments import SegmentKey, change_some_members, copy_candidates, resolve_members
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import graph_of
 from workbench.language.channel import RetryPolicy
@@ -168,16 +169,36 @@ class EngineBench:
         async with self.database.transaction() as tx:
             await store_batch(tx, batch, Triggers(self.keyring), self.clock.now())
 
+    async def change_member(self, segment: str, contact_id: str, enters: bool) -> bool:
+        """Let a contact enter or leave a segment, as a refresh does; return whether it changed. It starts nothing."""
+
+        async def wanted() -> AsyncIterator[bytes]:
+            if enters:
+                yield f"{contact_id}\n".encode()
+
+        async def left(_: list[str]) -> None:
+            """Do nothing."""
+
+        key = SegmentKey(self.org_id, segment)
+        async with self.database.transaction() as tx:
+            await copy_candidates(tx, wanted())
+            await resolve_members(tx, self.org_id)
+            changed = await change_some_members(tx, key, self.clock.now(), [contact_id], left)
+        return bool(changed.entered + changed.departed)
+
     async def drive(self) -> int:
         """Drive entries until none is due; return the number of claims."""
         total = 0
-        while True:
-            claimed = await self.driver.drive(self.org_id, "ready", 100)
-            claimed += await self.driver.drive(self.org_id, "retrying", 100)
-            await self.driver.deliveries.stop(60)
-            if not claimed:
-                return total
+        while claimed := await self.drive_once():
             total += claimed
+        return total
+
+    async def drive_once(self) -> int:
+        """Drive the entries that are due now, before those that follow from them; return the number of claims."""
+        claimed = await self.driver.drive(self.org_id, "ready", 100)
+        claimed += await self.driver.drive(self.org_id, "retrying", 100)
+        await self.driver.deliveries.stop(60)
+        return claimed
 
     async def drive_together(self) -> int:
         """Drive ready entries with several drivers at once until none is due; return the number of claims."""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from api.clock import from_us
 from api.engine.claims import LEASE
 from api.store.database import Database, DatabaseUnavailableError, Transaction, with_application_name
 from tests.engine.conftest import EngineBench
@@ -64,21 +65,27 @@ class KilledEngines:
         self.killed = 0
         self.killed_claims: set[KilledClaim] = set()
 
-    async def drive(self, until: timedelta = timedelta.max) -> None:
-        """Rescue and drive entries until none is due. No engine is killed whose lease would expire after `until`."""
-        bench = self._bench
-        await bench.driver.rescue(bench.org_id, 100)
-        due = await bench.fetch(
-            "SELECT FROM entries WHERE state IN ('pending', 'waiting', 'retrying') AND due_at <= %s", bench.clock.now()
+    async def next_due(self) -> timedelta:
+        """Return at which time of the clock an entry is due or its lease expires; `timedelta.max`: never."""
+        ((due_at,),) = await self._bench.fetch(
+            "SELECT min(CASE state WHEN 'running' THEN lease_until ELSE due_at END) FROM entries"
+            " WHERE state IN ('pending', 'running', 'waiting', 'retrying')"
         )
-        if self._kills and due and bench.clock.ahead < until - LEASE:
+        return timedelta.max if due_at is None else due_at - from_us(0)
+
+    async def drive(self, until: timedelta) -> None:
+        """Rescue and drive due entries. No engine is killed whose lease would expire after `until`."""
+        bench = self._bench
+        if self.killed:
+            await bench.driver.rescue(bench.org_id, 100)
+        if self._kills and bench.clock.ahead < until - LEASE:
             self.killed += _drive_in_child(bench, self._kills.pop(0))
             # Postgres rolls back once it sees that the socket is closed.
             while await bench.fetch(_SESSIONS, f"%{KILLED_ENGINE}"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             claims = await bench.fetch("SELECT id, step, lease_token FROM entries WHERE state = 'running'")
             self.killed_claims |= {KilledClaim(*claim) for claim in claims}
-        await bench.drive()
+        await bench.drive_once()
 
     def own_attempt(self, entry_id: str, step: int, token: int, attempt: int) -> int:
         """Return the number of an attempt, recorded under a claim with this token, without those of killed engines."""

@@ -26,8 +26,6 @@ from api.crypto import EmailDisplay
 from api.engine import facts
 from api.ingest.parse import EventReader
 from api.ingest.store import prepare, store_history
-from api.store.changes import note_entered, note_left
-from api.store.database import transaction_offset
 from api.store.query import run
 from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, read_report, written_graph
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
@@ -151,12 +149,10 @@ async def play_events(
         ((start + timedelta(seconds=seconds), *what) for seconds, *what in (*stream, *changes)), key=itemgetter(0)
     )
     while True:
-        ((due_at,),) = await bench.fetch(
-            "SELECT min(CASE state WHEN 'running' THEN lease_until ELSE due_at END) FROM entries"
-            " WHERE state IN ('pending', 'running', 'waiting', 'retrying')"
-        )
-        due = timedelta.max if due_at is None else due_at - from_us(0)
-        if remaining and (late or remaining[0][0] <= due):
+        due = await engines.next_due()
+        if due <= clock.ahead and (not late or clock.ahead >= end - LAST_RUNS):
+            await engines.drive(until=end)
+        elif remaining and (late or remaining[0][0] <= due):
             clock.ahead, name, what = remaining.pop(0)
             if name in MADE:
                 await make_change(bench, contact, name, what)
@@ -165,11 +161,9 @@ async def play_events(
         elif late and clock.ahead < end - LAST_RUNS:
             clock.ahead = end - LAST_RUNS
         elif due < end:
-            clock.ahead = max(clock.ahead, due)
+            clock.ahead = due
         else:
             return
-        if not late or clock.ahead >= end - LAST_RUNS:
-            await engines.drive(until=end)
 
 
 async def make_change(bench: EngineBench, contact: dict[str, str], kind: str, what: Any) -> None:
@@ -199,22 +193,7 @@ async def make_change(bench: EngineBench, contact: dict[str, str], kind: str, wh
         case "topics":
             await preferences.change(database, author, contact_id, what, {})
         case "segment":
-            async with database.transaction() as tx:
-                key, offset = (bench.org_id, contact_id, author.now), await transaction_offset(tx)
-                if what:
-                    insert = (
-                        "INSERT INTO segment_members (org_id, segment, contact_id, entered_at) VALUES (%s, 'd', %s, %s)"
-                    )
-                    await tx.execute((insert + " ON CONFLICT DO NOTHING").encode(), key)
-                    await note_entered(tx, bench.org_id, "d", author.now, offset)
-                else:
-                    delete = (
-                        b"DELETE FROM segment_members WHERE org_id = %s AND contact_id = %s RETURNING contact_id::text"
-                    )
-                    left = await (await tx.execute(delete, key[:2])).fetchall()
-                    await note_left(
-                        tx, bench.org_id, "d", [str(member_id) for (member_id,) in left], author.now, None, offset
-                    )
+            await bench.change_member("d", contact_id, enters=what)
         case "merge":
             key = uuid7(now_us)
             await bench.ingest({"event": "noticed", "contact": {"externalId": key}, "attributes": what | {"merged": 1}})

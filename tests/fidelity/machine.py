@@ -1,6 +1,7 @@
 """Runs cases: hypothesis draws worlds from a seed, plays and compares them, and reduces a world that differs."""
 
 import asyncio
+import logging
 import signal
 import tempfile
 from collections import Counter
@@ -10,6 +11,7 @@ from datetime import UTC, date, datetime
 from multiprocessing.queues import Queue
 from typing import Any
 
+import uvloop
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from api import settings as api_settings
@@ -19,11 +21,11 @@ from api.auth.key_format import choose
 from api.auth.keys import KeySpec
 from api.channels.outgoing import open_transports
 from api.clock import Clock, token
-from api.store.database import Database
-from tests.engine.conftest import SECRET, EngineBench
+from api.store.database import Database, Transaction, libpq_dsn
+from tests.engine.conftest import SECRET
 from tests.engine.killing import RETRIES
 from tests.fidelity.compare import check
-from tests.fidelity.stage import Stage
+from tests.fidelity.stage import Stage, StageBench
 from tests.fidelity.worlds import World, worlds
 from tests.in_process import served
 from workbench.connection import Connection
@@ -39,10 +41,14 @@ async def open_stage(dsn: str) -> AsyncIterator[Stage]:
     app = create_app(api_settings.Settings(ingest_rate=0, retry_delays=RETRIES.delays_s), dsn, SECRET, name)
     with tempfile.TemporaryDirectory() as folder:
         transports = open_transports(api_settings.read({"WORKBENCH_DATA_DIR": folder}))
-        async with Database(dsn, size=4, lock_ms=10_000, hot=True) as database, served(app) as port:
+        async with (
+            Database(dsn, size=4, lock_ms=10_000, hot=True) as database,
+            await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection,
+            served(app) as port,
+        ):
             for job in app.ctx.jobs:  # they go by the real time, and would complete moves and erasures of the world
                 job.cancel()
-            bench = EngineBench(database, org_id, transports)
+            bench = StageBench(database, org_id, transports, connection)
             spec = KeySpec(org_id, name, "workbench", choose("workbench", None), "")
             async with database.transaction() as tx:
                 key, _ = await keys.issue(tx, bench.keyring, spec, Clock().now())
@@ -64,7 +70,7 @@ class FailedWorldError(AssertionError):
 def run_cases(dsn: str, number: int, cases: int, report: Callable[[Counter[str]], None] = lambda _: None) -> None:
     """Compare `cases` worlds that a seed draws; `report` gets the counts of each. Raises FailedWorldError."""
     latest: list[World] = []
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         context = open_stage(dsn)
         stage = runner.run(context.__aenter__())
 
@@ -95,6 +101,7 @@ def run_cases(dsn: str, number: int, cases: int, report: Callable[[Counter[str]]
 def work(dsn: str, parts: list[tuple[int, int]], results: "Queue[Any]") -> None:
     """Run parts in a process of its own; put counts, failures as text, and None at the end into the queue."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
+    logging.disable(logging.WARNING)  # leases of killed engines expire
     for number, cases in parts:
         try:
             run_cases(dsn, number, cases, lambda counts: results.put(counts + Counter(cases=1)))

@@ -30,11 +30,9 @@ from api.ingest.store import prepare, store_batch, store_history
 from api.segments import broadcasts
 from api.segments.broadcasts import BroadcastBody
 from api.store.broadcasts import BroadcastRow
-from api.store.changes import note_entered, note_left
 from api.store.contacts import find_contact_state, find_contact_states
-from api.store.database import transaction_offset
+from api.store.database import Database, Transaction
 from api.store.query import run
-from api.store.segments import SegmentKey, drop_members
 from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock
 from tests.engine.killing import KilledEngines
 from tests.engine.moving import edit, plan_move, services
@@ -152,10 +150,24 @@ class SeededBits:
         return f"{bits >> 48:04x}-{bits & 0xFFFFFFFFFFFF:012x}"
 
 
+class StageBench(EngineBench):
+    """A bench whose statements are transactions of their own, on one connection: a third of all round trips fewer."""
+
+    def __init__(self, database: Database, org_id: int, transports: Transports, connection: Transaction) -> None:
+        super().__init__(database, org_id, transports)
+        self._connection = connection
+
+    async def fetch(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        return await (await self._connection.execute(query.encode(), values)).fetchall()
+
+    async def execute(self, query: str, *values: Any) -> None:
+        await self._connection.execute(query.encode(), values or None)
+
+
 class Stage:
     """The organization in which worlds are played. `connection`: of its notebook."""
 
-    def __init__(self, bench: EngineBench, connection: Connection) -> None:
+    def __init__(self, bench: StageBench, connection: Connection) -> None:
         self.bench, self.connection = bench, connection
         self.show = EmailDisplay(bench.keyring.of(bench.org_id), True)
 
@@ -206,7 +218,7 @@ class Stage:
                     contact_id, contact.tags, (), contact.topics, dict.fromkeys(contact.opted_out, False)
                 )
                 if contact.member:
-                    await self._move(contact_id, enters=True)
+                    await bench.change_member(SEGMENT, contact_id, enters=True)
         for automation in world.automations:
             clock.ahead += timedelta(seconds=1)
             played.automation_ids.append(await self._publish(automation, played))
@@ -231,12 +243,10 @@ class Stage:
         start = clock.ahead
         end, remaining = start + PERIOD, with_runs(world)
         while True:
-            ((due_at,),) = await self.bench.fetch(
-                "SELECT min(CASE state WHEN 'running' THEN lease_until ELSE due_at END) FROM entries"
-                " WHERE state IN ('pending', 'running', 'waiting', 'retrying')"
-            )
-            due = timedelta.max if due_at is None else due_at - from_us(0)
-            if remaining and (world.late or start + timedelta(seconds=remaining[0].at) <= due):
+            due = await engines.next_due()
+            if due <= clock.ahead and (not world.late or clock.ahead >= end - LAST_RUNS):
+                await engines.drive(until=end)
+            elif remaining and (world.late or start + timedelta(seconds=remaining[0].at) <= due):
                 action = remaining.pop(0)
                 batch = [action]
                 while remaining and remaining[0].at == action.at:
@@ -250,12 +260,10 @@ class Stage:
             elif world.late and clock.ahead < end - LAST_RUNS:
                 clock.ahead = end - LAST_RUNS
             elif due < end:
-                clock.ahead = max(clock.ahead, due)
+                clock.ahead = due
             else:
                 clock.ahead = end
                 return
-            if not world.late or clock.ahead >= end - LAST_RUNS:
-                await engines.drive(until=end)
 
     async def _send(self, batch: list[Any], position: int, played: PlayedWorld, observer: "Observer") -> None:
         """Send a batch of events, each of which other interpreters have looked at."""
@@ -267,12 +275,13 @@ class Stage:
         owners = await self._owners()
         await bench.ingest(*(action.body for action in batch))
         rows = await bench.fetch(
-            "SELECT id::text, contact_id::text FROM events WHERE org_id = %s AND created_at = %s ORDER BY id",
+            "SELECT id::text, contact_id::text, EXISTS (SELECT FROM identity_conflicts c WHERE c.org_id = e.org_id"
+            " AND c.event_id = e.id) FROM events e WHERE org_id = %s AND created_at = %s ORDER BY id",
             bench.org_id,
             bench.clock.now(),
         )
-        for event, (event.id, event.contact_id) in zip(events, rows, strict=True):
-            if await self._has_conflict(event):
+        for event, (event.id, event.contact_id, has_conflict) in zip(events, rows, strict=True):
+            if has_conflict:  # it has an identifier of another contact
                 self._disturb(played, event.contact_id)
         now_owned = await self._owners()
         for key, owner in owners.items():
@@ -329,7 +338,7 @@ class Stage:
                     self._disturb(played, contact_id)
             case SegmentMove():
                 contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
-                if contact_id is not None and await self._move(contact_id, action.enters):
+                if contact_id is not None and await bench.change_member(SEGMENT, contact_id, action.enters):
                     self._disturb(played, contact_id)
                     kind: SegmentChange = "segment_entered" if action.enters else "segment_left"
                     await self._start(kind, contact_id, position, played, observer)
@@ -473,14 +482,6 @@ class Stage:
         )
         return {(kind, digest): contact_id for kind, digest, contact_id in rows}
 
-    async def _has_conflict(self, event: PlayedEvent) -> bool:
-        """Return whether the event has an identifier of another contact."""
-        return bool(
-            await self.bench.fetch(
-                "SELECT FROM identity_conflicts WHERE org_id = %s AND event_id = %s", self.bench.org_id, event.id
-            )
-        )
-
     def _disturb(self, played: PlayedWorld, *contact_ids: str) -> None:
         for contact_id in contact_ids:
             played.disturbed.setdefault(contact_id, []).append(self.bench.clock.now())
@@ -511,27 +512,6 @@ class Stage:
         if topics or channels:
             changed = await preferences.change(self.bench.database, self.author, contact_id, topics, channels)
             assert not isinstance(changed, Refusal), changed
-
-    async def _move(self, contact_id: str, enters: bool) -> bool:
-        """Let a contact enter or leave the segment; return whether it changed."""
-        bench, now = self.bench, self.bench.clock.now()
-        members = await bench.fetch(
-            "SELECT contact_id::text FROM segment_members WHERE org_id = %s AND segment = %s", bench.org_id, SEGMENT
-        )
-        if ((contact_id,) in members) is enters:
-            return False
-        async with bench.database.transaction() as tx:
-            key, offset = SegmentKey(bench.org_id, SEGMENT), await transaction_offset(tx)
-            if enters:
-                insert = (
-                    b"INSERT INTO segment_members (org_id, segment, contact_id, entered_at) VALUES (%s, %s, %s, %s)"
-                )
-                await tx.execute(insert, (bench.org_id, SEGMENT, contact_id, now))
-                await note_entered(tx, bench.org_id, SEGMENT, now, offset)
-            else:
-                ids = await drop_members(tx, key, [contact_id])
-                await note_left(tx, bench.org_id, SEGMENT, ids, now, None, offset)
-        return True
 
     async def _entries(self, engines: KilledEngines) -> list[StartedEntry]:
         rows = await self.bench.fetch(
