@@ -48,6 +48,7 @@ HOOK = {"type": "send_webhook", "data": {"url": "https://a.co"}}
 MAIL = {"type": "send_email", "data": {"subject": "Hi", "body": "there"}}
 NEWS = {"type": "send_inapp", "data": {"title": "Hi", "body": "there", "topic": "news"}}
 WAIT = {"type": "wait_for_event", "data": {"event": "paid", "timeoutSeconds": 86_400}}
+COLLECT = {"type": "collect", "data": {"seconds": 3_600}}
 DELAY = {"type": "delay", "data": {"seconds": 3_600}}
 
 
@@ -109,8 +110,9 @@ MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
             *(deposit(0, WALLET), deposit(20, {"email": ANN["email"]}), Merge(33, 0, 1), deposit(75, ANN, "paid")),
             contacts=(Contact(WALLET), Contact({"email": ANN["email"]})),
         ),
+        world(path(HI, DELAY, COLLECT, HI), deposit(0), deposit(33), deposit(90_045)),  # the second joins after a wait
         world(  # the merge wakes no entry in quiet hours, and collected events of both become one message
-            path(HI, {"type": "collect", "data": {"seconds": 3_600}}, HI, quietHours={"from": "09:00", "to": "10:30"}),
+            path(HI, COLLECT, HI, quietHours={"from": "09:00", "to": "10:30"}),
             *(deposit(0, WALLET), deposit(20, {"email": ANN["email"]}), Merge(33, 0, 1), deposit(3_690, ANN)),
             contacts=(Contact(WALLET), Contact({"email": ANN["email"]})),
         ),
