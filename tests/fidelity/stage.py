@@ -324,7 +324,8 @@ class Stage:
                 if contact_id is not None:
                     erased = await erase.erase(bench.database, self.author, contact_id)
                     assert isinstance(erased, erase.ErasedView), erased
-                    played.erased.add(contact_id)
+                    rows = await bench.fetch("SELECT id::text FROM contacts WHERE erased_at IS NOT NULL")
+                    played.erased.update(erased_id for (erased_id,) in rows)  # also those merged into it
             case Publication():
                 await self._publish_again(action, played)
             case MoveBack():

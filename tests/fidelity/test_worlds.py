@@ -145,6 +145,11 @@ MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
             *(deposit(0), deposit(20, WALLET), Publication(33, 0, path(DELAY, MAIL).graph, {"n1": "n1"})),
             *(deposit(75, event="paid"), Erasure(4_507, 0), deposit(90_045)),
         ),
+        world(  # the erased contact was two
+            path(HI),
+            *(deposit(0, WALLET), deposit(20, EMAIL), Merge(27, 0, 1), Erasure(33, 0), deposit(75, WALLET)),
+            contacts=(Contact(WALLET), Contact(EMAIL)),
+        ),
         world(
             path(DELAY, UPDATE, HI), deposit(0, amount=1), Import(20, 0, {"zz": 2, "size": 3}), deposit(33, amount=4)
         ),
