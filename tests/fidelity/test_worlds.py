@@ -50,6 +50,8 @@ NEWS = {"type": "send_inapp", "data": {"title": "Hi", "body": "there", "topic": 
 WAIT = {"type": "wait_for_event", "data": {"event": "paid", "timeoutSeconds": 86_400}}
 COLLECT = {"type": "collect", "data": {"seconds": 3_600}}
 DELAY = {"type": "delay", "data": {"seconds": 3_600}}
+NOT_WHILE_RUNNING = {"policy": "not_while_running"}
+DAY = {"type": "delay", "data": {"seconds": 86_400}}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,7 @@ MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
         world(path({"type": "collect", "data": {"until": "09:00"}}, HI), deposit(0), deposit(75), zone="Europe/Zurich"),
         world(path(DELAY, HI, quietHours={"from": "10:00", "to": "18:00"}), deposit(0), zone="America/New_York"),
         world(  # entries of both wait; the kept contact gets an event before the undo, the other one after it
-            path(WAIT, PRINT, HI, reentry={"policy": "not_while_running"}),
+            path(WAIT, PRINT, HI, reentry=NOT_WHILE_RUNNING),
             *(deposit(0, WALLET), deposit(20, EMAIL), Merge(33, 0, 1), deposit(75, EMAIL, event="paid"), Undo(4_507)),
             *(deposit(90_045, WALLET), deposit(90_061, EMAIL), deposit(95_203, EMAIL, event="paid")),
             contacts=(Contact(WALLET, {"plan": "pro"}, ("a",)), Contact(EMAIL, {"size": 2}, ("vip",), ("inapp",))),
@@ -144,6 +146,12 @@ MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
             path(WAIT, HI),
             *(deposit(0), deposit(20, WALLET), Publication(33, 0, path(DELAY, MAIL).graph, {"n1": "n1"})),
             *(deposit(75, event="paid"), Erasure(4_507, 0), deposit(90_045)),
+        ),
+        world(  # the wait of the first run ends with the second one, which may then enter
+            path(
+                DAY, HI, trigger={"type": "schedule", "cron": "17 5 28,29 * *"}, reentry={"policy": "not_while_running"}
+            ),
+            contacts=(Contact(ANN, {}),),
         ),
         world(  # the erased contact was two
             path(HI),

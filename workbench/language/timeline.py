@@ -1,10 +1,10 @@
 """The timeline of one contact: its events in order, and the entries that they start, wake and end.
 
 `simulate` plays one event and the later events that its caller describes; `backtest` plays stored events. The clock
-jumps to the next event or due entry; an event comes before an entry that is due at the same time, an older entry before
-a younger one. Several entries can be open at once, and each sees what the others did: tags, attributes, messages that
-count towards a cap, entries that keep others out. Every external effect is assumed to succeed at once, unless its
-failure was recorded.
+jumps to the next event or due entry. An event comes before an entry that is due at the same time, and an older entry
+before a younger one, so the entry of a schedule's run comes after those that are due at its time. Several entries can
+be open at once, and each sees what the others did: tags, attributes, messages that count towards a cap, entries that
+keep others out. Every external effect is assumed to succeed at once, unless its failure was recorded.
 
 Changes that something else made to the contact take effect at their moments, or with the event that they belong to; so
 do changes of what is live (`LiveChange`) and moves of entries to another version (`PastMove`).
@@ -14,7 +14,7 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -53,6 +53,7 @@ from workbench.language.run import JOINED, TERMINAL, EntryJoined, Run, State, St
 
 MAX_ARRIVALS = 1_000  # the newest later events that an entry can read, as in the engine
 NO_HISTORY = ContactHistory()
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
@@ -227,7 +228,8 @@ class Timeline(msgspec.Struct):
             if self._applied_changes < len(self.changes):
                 yield from self._apply_changes(event.at, event.id)
             if self._due:
-                yield from self._process_due(event.at)
+                # The engine takes the older entry first. A start wakes no entry, so it need not come before those due.
+                yield from self._process_due(event.at if event.source is None else event.at + _MICROSECOND)
             before = self.contact
             if event.attributes is not None:
                 self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
