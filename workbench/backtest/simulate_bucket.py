@@ -150,37 +150,24 @@ class BucketSimulator:
 
     def simulate(self, bucket: int) -> BucketSummary:
         """Simulate one bucket and write the results; an empty bucket writes nothing."""
-        events = read_bucket(self._folder / EVENTS, bucket)
-        real_entries = read_real_entries(
-            *(read_bucket(self._folder / name, bucket) for name in (REAL_ENTRIES, REAL_STEPS))
-        )
+
+        def read(name: str) -> pl.DataFrame | None:
+            return read_bucket(self._folder / name, bucket)
+
+        events, real_entries = read(EVENTS), read_real_entries(read(REAL_ENTRIES), read(REAL_STEPS))
         if events is None and not real_entries:
             return BucketSummary()
-        contacts: dict[str, ContactState] = {}
-        contact_frame = read_bucket(self._folder / CONTACTS, bucket)
-        # A contact is read once for each part of the period in which it has events, so it may have several rows.
-        contact_table = () if contact_frame is None else contact_frame.iter_rows()
-        for _, wallet, email, external_id, attributes, tags, opted_out, segments, declined, contact_id in contact_table:
-            identifiers = Identifiers(wallet, email, external_id)
-            own = decode(attributes.encode())
-            if external_id is not None:
-                own.pop("externalId", None)  # `metadata` also has it
-            contacts[contact_id] = ContactState(
-                contact_id, identifiers, own, tuple(tags), tuple(segments), tuple(opted_out), tuple(declined)
-            )
-        merges = PastMerges(read_bucket(self._folder / MERGES, bucket), contacts)
+        contacts = _read_contacts(read(CONTACTS))
+        merges = PastMerges(read(MERGES), contacts)
         message_frame, change_frame, past_frame = (
             None if frame is None else merges.with_members(frame)
-            for frame in (read_bucket(self._folder / name, bucket) for name in (MESSAGES, CHANGES, PAST_ENTRIES))
+            for frame in (read(MESSAGES), read(CHANGES), read(PAST_ENTRIES))
         )
-        other_messages: dict[str, list[OtherMessage]] = {}
-        if message_frame is not None:
-            for _, *message, contact_id in message_frame.sort("at", "event_id", "is_younger").iter_rows():
-                other_messages.setdefault(contact_id, []).append(OtherMessage(*message))
+        other_messages = _read_messages(message_frame)
         changes, was_merged = read_changes(change_frame, merges.ids), _merged_contacts(change_frame, merges.ids)
         past_entries = _read_past_entries(past_frame)
         failures, compared = recorded_failures(real_entries), len(real_entries)
-        moves = read_moves(read_bucket(self._folder / REAL_MOVES, bucket), self._versions)
+        moves = read_moves(read(REAL_MOVES), self._versions)
         simulations = [_Simulation(automation) for automation in self._automations]
         differences: list[Difference | None] = []
         erased = 0
@@ -197,11 +184,7 @@ class BucketSimulator:
             if contact_id not in contacts:  # erased contacts are not returned by the query, but their events are
                 erased += 1
                 continue
-            records: dict[str, list[EventRecord]] = {}
-            for _, at, event_id, name, payload, wallet, email, external_id, source, member_id in contact_rows:
-                sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
-                record = EventRecord(event_id, name, time, sent, payload.encode(), source)
-                records.setdefault(member_id, []).append(record)
+            records = _read_events(contact_rows)
             own_merges = merges.of_group(contact_id)
             topics = merged_topics(own_merges, changes) if own_merges else {}
             played = []
@@ -309,6 +292,45 @@ class _Simulation:
             for effect in decision.effects:
                 if isinstance(effect, Message):
                     self.first_messages.setdefault(effect.node_id, effect)
+
+
+def _read_contacts(frame: pl.DataFrame | None) -> dict[str, ContactState]:
+    """Return the contacts by id. A contact has a row for each part of the period in which it has events."""
+    contacts: dict[str, ContactState] = {}
+    rows = () if frame is None else frame.iter_rows()
+    for _, wallet, email, external_id, attributes, tags, opted_out, segments, declined, contact_id in rows:
+        own = decode(attributes.encode())
+        if external_id is not None:
+            own.pop("externalId", None)  # `metadata` also has it
+        contacts[contact_id] = ContactState(
+            contact_id,
+            Identifiers(wallet, email, external_id),
+            own,
+            tuple(tags),
+            tuple(segments),
+            tuple(opted_out),
+            tuple(declined),
+        )
+    return contacts
+
+
+def _read_messages(frame: pl.DataFrame | None) -> dict[str, list[OtherMessage]]:
+    """Return the messages of other automations by contact (`member_id`), in order."""
+    messages: dict[str, list[OtherMessage]] = {}
+    rows = () if frame is None else frame.sort("at", "event_id", "is_younger").iter_rows()
+    for _, *message, contact_id in rows:
+        messages.setdefault(contact_id, []).append(OtherMessage(*message))
+    return messages
+
+
+def _read_events(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[EventRecord]]:
+    """Return events by contact (`member_id`)."""
+    records: dict[str, list[EventRecord]] = {}
+    for _, at, event_id, name, payload, wallet, email, external_id, source, member_id in rows:
+        sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
+        record = EventRecord(event_id, name, time, sent, payload.encode(), source)
+        records.setdefault(member_id, []).append(record)
+    return records
 
 
 def read_real_entries(entry_frame: pl.DataFrame | None, step_frame: pl.DataFrame | None) -> dict[str, RealEntry]:
