@@ -76,7 +76,7 @@ WAITING = {"cause": "delay", "until": "2026-11-20T11:00:00Z"}
          None, {}),
     ],
 )  # fmt: skip
-def test_a_step_ends(
+def test_each_way_to_end_a_step_gives_its_whole_decision(
     way: str, run: Run, changes: dict[str, Any], outcome: str | None, handle: str | None, detail: dict[str, Any]
 ) -> None:
     if way == "retry":

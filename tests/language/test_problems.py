@@ -17,7 +17,7 @@ from workbench.language.trigger import Trigger, read_trigger
          "segment_left, broadcast, schedule, send_inapp, send_email, send_webhook, send_via, add_tag, remove_tag, "
          "update_contact, condition, delay, wait_for_event, wait_until, collect, split, exit"),
         ("send_email", {"subject": "s"}, "n.data.body: must be a non-empty text"),
-        ('send_email', {'subject': '{{', 'body': '{% do %}'},
+        ("send_email", {"subject": "{{", "body": "{% do %}"},
          "n.data.subject: line 1: unexpected 'end of template'; n.data.body: line 1: Encountered unknown tag 'do'."),
         ("send_email", {"subject": "s", "body": "b", "onMissing": "stop"}, "n.data.onMissing: must be fail or skip"),
         ("send_email", {"subject": "s", "body": "b", "trackClicks": "yes"},
@@ -25,7 +25,7 @@ from workbench.language.trigger import Trigger, read_trigger
         ("send_webhook", {}, "n.data.url: must be a non-empty text"),
         ("send_webhook", {"url": "https://example.com/hook", "body": ""},
          "n.data.body: must not be empty; leave it out to send the event"),
-        ('send_webhook', {'url': 'https://example.com/hook', 'body': {'a': ['{{ x']}},
+        ("send_webhook", {"url": "https://example.com/hook", "body": {"a": ["{{ x"]}},
          "n.data.body: line 1: unexpected end of template, expected 'end of the expression'."),
         ("send_via", {},
          "n.data.connection: must have 1 to 64 characters of a-z, 0-9, _ and -; n.data.fields: must be an object "
@@ -38,7 +38,7 @@ from workbench.language.trigger import Trigger, read_trigger
          "_, and begins with a letter"),
         ("send_via", {"connection": "chat", "fields": {}, "locales": {"de": {"a": 1}}},
          "n.data.locales.de.a: must be a non-empty text"),
-        ('send_via', {'connection': 'chat', 'fields': {'a': ['{{ x']}},
+        ("send_via", {"connection": "chat", "fields": {"a": ["{{ x"]}},
          "n.data.fields.a: line 1: unexpected end of template, expected 'end of the expression'."),
         ("remove_tag", {"tag": "x" * 65}, "n.data.tag: must be 1 to 64 characters"),
         ("update_contact", {}, "n.data.attributes: must be an object of 1 to 50 attributes"),
@@ -46,7 +46,7 @@ from workbench.language.trigger import Trigger, read_trigger
         ("update_contact", {"attributes": {"a": "x" * 1025}}, "n.data.attributes.a: must be at most 1024 bytes"),
         ("update_contact", {"attributes": {"a" * 129: 1}},
          "n.data.attributes: keys must be 1 to 128 characters, without U+0000"),
-        ('update_contact', {'attributes': {'a': '{{ x'}},
+        ("update_contact", {"attributes": {"a": "{{ x"}},
          "n.data.attributes: line 1: unexpected end of template, expected 'end of the expression'."),
         ("delay", {}, "n.data.seconds: must be a whole number of seconds from 1 to 31,622,400 (366 days)"),
         ("wait_for_event", {"event": "a b", "timeoutSeconds": 1},
@@ -81,9 +81,9 @@ from workbench.language.trigger import Trigger, read_trigger
         ("split", {"branches": [{"handle": "a", "percent": 50}, {"percent": 50}]},
          "n.data.branches[1].handle: must be 1 to 128 characters"),
         ("send_inapp", {"body": "b"}, "n.data.title: must be a non-empty text"),
-        ('send_inapp', {'title': '{{ x', 'body': 'b'},
+        ("send_inapp", {"title": "{{ x", "body": "b"},
          "n.data.title: line 1: unexpected end of template, expected 'end of the expression'."),
-        ('send_inapp', {'title': 't', 'body': "{% import 'x' as x %}"},
+        ("send_inapp", {"title": "t", "body": "{% import 'x' as x %}"},
          "n.data.body: line 1: import is not allowed here"),
         ("send_inapp", {"title": "t", "body": "b", "recipientMode": "all"},
          "n.data.recipientMode: must be triggering_profile"),
@@ -93,7 +93,7 @@ from workbench.language.trigger import Trigger, read_trigger
         ("condition", {"filters": "x"}, "n.data.filters: must be an array of filters"),
     ],
 )  # fmt: skip
-def test_the_data_of_a_node(kind: str, data: Any, problems: str) -> None:
+def test_invalid_node_data_lists_every_problem(kind: str, data: Any, problems: str) -> None:
     action = read_action(kind, data, "n")
     assert isinstance(action, InvalidAction)
     assert "; ".join(map(str, action.problems)) == problems
@@ -116,10 +116,10 @@ def test_the_data_of_a_node(kind: str, data: Any, problems: str) -> None:
          "graph.edges[0].sourceHandle: must be a string of at most 128 characters"),
         ({"edges": [{"source": "a", "target": "b", "id": {}}]},
          "graph.edges[0].id: must be a string of at most 128 characters"),
-        ({"nodes": [{"id": 'a\x00", "type": "exit'}]}, "graph: contains U+0000 or an unpaired surrogate"),
+        ({"nodes": [{"id": "a\x00", "type": "exit"}]}, "graph: contains U+0000 or an unpaired surrogate"),
     ],
 )  # fmt: skip
-def test_a_graph(graph: Any, problems: str) -> None:
+def test_an_invalid_graph_lists_every_problem(graph: Any, problems: str) -> None:
     read = read_graph(graph)
     assert not isinstance(read, Graph)
     assert "; ".join(map(str, read)) == problems
@@ -160,7 +160,7 @@ def test_a_graph(graph: Any, problems: str) -> None:
          "s.frequencyCap.timezoneAttribute: must be the name of an attribute of the contact"),
     ],
 )  # fmt: skip
-def test_settings(settings: Any, problems: str) -> None:
+def test_invalid_settings_list_every_problem(settings: Any, problems: str) -> None:
     assert "; ".join(map(str, read_settings(settings, "s").problems)) == problems
 
 
@@ -175,7 +175,7 @@ def test_settings(settings: Any, problems: str) -> None:
         ({"filters": [{"path": "a", "operator": 5, "value": 1}]},
          "triggerSpec.filters[0].operator: must be a non-empty string"),
         ({"filters": [{"path": "a", "operator": "eq"}]}, "triggerSpec.filters[0].value: is required for eq"),
-        ({"filters": [{"path": 'a\x00", "operator": "exists'}]},
+        ({"filters": [{"path": "a\x00", "operator": "exists"}]},
          "triggerSpec: contains U+0000 or an unpaired surrogate"),
         ([], "triggerSpec: must be an object"),
         ({"type": 5},
@@ -201,7 +201,7 @@ def test_settings(settings: Any, problems: str) -> None:
          "triggerSpec.missed: must be once or skip"),
     ],
 )  # fmt: skip
-def test_a_trigger(trigger: Any, problems: str) -> None:
+def test_an_invalid_trigger_lists_every_problem(trigger: Any, problems: str) -> None:
     read = read_trigger(trigger if isinstance(trigger, list) else {"type": "app_event"} | trigger)
     assert not isinstance(read, Trigger)
     assert "; ".join(map(str, read)) == problems
