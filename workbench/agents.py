@@ -169,7 +169,7 @@ def mask_addresses(text: str) -> str:
 
 def server(connection: Connection) -> FastMCP:
     """Return the server with its tools. Raises AuthenticationError without a valid key."""
-    made, tools = FastMCP("event-workbench", instructions=INSTRUCTIONS), Tools(connection)
+    mcp_server, tools = FastMCP("event-workbench", instructions=INSTRUCTIONS), Tools(connection)
     listed: Mapping[str, Callable[..., str]] = {
         "catalog": tools.catalog,
         "sql": tools.sql,
@@ -182,5 +182,5 @@ def server(connection: Connection) -> FastMCP:
         "publish": tools.publish,
     }
     for name, tool in listed.items():
-        made.add_tool(tool, name=name)
-    return made
+        mcp_server.add_tool(tool, name=name)
+    return mcp_server

@@ -134,7 +134,7 @@ class PageRun(PageRunView, frozen=True, rename="camel"):
     """A run of a scheduled page."""
 
     def sentence(self) -> str:
-        """Return what became of it."""
+        """Return the numbers of emails by outcome, or the state of the run, and the errors."""
         counts = {"sent": self.sent, "waiting": self.waiting, "not sent": self.failed, "unknown": self.unknown}
         emails = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
         reasons = "; ".join(filter(None, (self.error, self.email_error)))

@@ -79,7 +79,7 @@ def compose(delivery: Delivery, sender: Address) -> bytes:
     return message.as_bytes()
 
 
-def is_header(text: str) -> bool:
+def is_header_value(text: str) -> bool:
     """Return whether a text can be the value of a header, such as a subject."""
     try:
         _check_header(text)

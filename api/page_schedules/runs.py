@@ -26,7 +26,7 @@ from api.channels.email import EMAILS
 from api.channels.outcome import Attachment, Delivery, Failed, Outcome, Retry, Sent, Unknown
 from api.channels.outgoing import Transports
 from api.clock import Clock, to_us, uuid7
-from api.crypto import EmailDisplay, Keyring
+from api.crypto import INDEX, EmailDisplay, Keyring
 from api.jobs import every, one_by_one
 from api.page_schedules.schedules import ScheduledSection, read_sections
 from api.query.formats import JsonText
@@ -120,10 +120,10 @@ async def _continue(services: PageServices, run: ClaimedPageRun) -> None:
         return
     try:
         if run.html is None:
-            made = await _make(services, run)
-            if made is None:
+            made_run = await _make(services, run)
+            if made_run is None:
                 return
-            run = made
+            run = made_run
         await _mail(services, run)
     except DatabaseUnavailableError:
         raise
@@ -197,8 +197,8 @@ async def _result(services: PageServices, run: ClaimedPageRun, section: Schedule
             columns, rows = await asyncio.to_thread(_read_rows, text + writer.end())
             watermark = result.watermark
     except TimeoutError:
-        late = f"the query took longer than {SECTION_TIMEOUT_S:g} s"
-        return PageSection(title=section.title, error=late, query_hash=query.hash)
+        error = f"the query took longer than {SECTION_TIMEOUT_S:g} s"
+        return PageSection(title=section.title, error=error, query_hash=query.hash)
     except TooManyQueriesError:
         raise
     except QUERY_FAILURES as failure:
@@ -256,12 +256,12 @@ async def _send(services: PageServices, run: ClaimedPageRun, email: PageEmail, m
     """Send an email once and record it; return it as it is afterwards, or None if the claim was lost."""
     keys, now = services.keyring.of(run.org_id), services.clock.now()
     address = keys.open_email(run.recipients[email.number - 1])
-    digests = keys.digests(EMAILS.address.index, address)
+    address_digests = keys.digests(EMAILS.address.index, address)
     begun = msgspec.structs.replace(email, attempts=email.attempts + 1, in_doubt=True)
     async with services.database.transaction() as tx:
         if not await store.keep_page_claim(tx, run.org_id, run.id, run.claim, now, now + LEASE):
             return None
-        if await EMAILS.find_closed(tx, run.org_id, [keys.digest(EMAILS.address.index, address)]):
+        if await EMAILS.find_closed(tx, run.org_id, [address_digests[:INDEX]]):
             closed = msgspec.structs.replace(email, state="failed")
             reason = "the address gets no more emails: it bounced, or its owner unsubscribed"
             return closed if await _record(tx, run, closed, reason) else None
@@ -276,10 +276,10 @@ async def _send(services: PageServices, run: ClaimedPageRun, email: PageEmail, m
         services.clock,
         lambda: services.clock.now() < lease_end,
     )
-    result, error = _judge(email, outcome, max_retries)
+    result, error = _after_attempt(email, outcome, max_retries)
     async with services.database.transaction() as tx:
         if isinstance(outcome, Failed) and outcome.reason == "gone" and EMAILS.close is not None:
-            await execute(tx, EMAILS.close(run.org_id, digests, address, services.clock.now()))
+            await execute(tx, EMAILS.close(run.org_id, address_digests, address, services.clock.now()))
         return result if await _record(tx, run, result, error) else None
 
 
@@ -299,8 +299,8 @@ def _delivery(run: ClaimedPageRun, email: PageEmail, address: str) -> Delivery:
     )
 
 
-def _judge(email: PageEmail, outcome: Outcome, max_retries: int) -> tuple[PageEmail, str | None]:
-    """Return an email after an attempt, and what went wrong. Whatever follows it, an attempt may have arrived."""
+def _after_attempt(email: PageEmail, outcome: Outcome, max_retries: int) -> tuple[PageEmail, str | None]:
+    """Return the email after an attempt, and the error. `in_doubt` stays set: an earlier attempt may have arrived."""
     if isinstance(outcome, Sent):
         return PageEmail(email.number, "sent", email.attempts + 1, in_doubt=False), None
     error = DELIVERY_ERRORS.get(outcome.reason, outcome.reason) + (f" ({outcome.detail})" if outcome.detail else "")

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from api.automations.automations import Author, Refusal, invalid, record, unknown
-from api.channels.mime import is_header
+from api.channels.mime import is_header_value
 from api.clock import uuid7
 from api.crypto import EmailDisplay, OrgKeys
 from api.query.gateway import Sql
@@ -106,7 +106,7 @@ class PageScheduleBody(Body, frozen=True):
     timezone: Annotated[str, Meta(extra={"read": _read_zone})] | None = None
 
     def conflicts(self) -> Iterator[Problem]:
-        if not is_header(self.title):
+        if not is_header_value(self.title):
             yield Problem("title", "must be one line, and not an encoded word: it is the subject of the emails")
         for index, section in enumerate(self.sections):
             for problem in section.problems():

@@ -34,7 +34,7 @@ blueprint = Blueprint("sql", url_prefix="/api/v1")
 
 SQL = Access(("workbench",), ("sql:read",))
 
-MAX_LIMIT = 1_000_000_000
+MAX_LIMIT = 1_000_000_000  # more rows than fit into the five minutes of an answer
 
 _REASON_TIMEOUT_S = 2.0
 

@@ -607,7 +607,7 @@ def libpq_dsn(url: str) -> str:
 
 
 def key_value_dsn(url: str) -> str:
-    """Return a DSN in the form key=value, which needs no conversion."""
+    """Return the DSN as key=value pairs; a child process parses them without importing SQLAlchemy."""
     return make_conninfo("", **conninfo_to_dict(libpq_dsn(url)))
 
 
