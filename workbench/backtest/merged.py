@@ -73,7 +73,7 @@ class PastMerges:
 
 
 def contact_groups(merges: Iterable[PastMerge]) -> dict[str, str]:
-    """Return the contact under whose id those of today are played that were one with another until an undo."""
+    """Map each contact that was once merged with another to the contact under whose id both are played."""
     merges = list(merges)
     survivors = {merge.member_id: merge.contact_id for merge in merges}
     groups: dict[str, str] = {}
@@ -123,6 +123,6 @@ def merged_topics(
 def with_default_topics(
     contact: ContactState, merges: Sequence[PastMerge], contacts: Mapping[str, ContactState]
 ) -> ContactState:
-    """Return a contact as if it had chosen no topic, if it is one with another, whose choices these may be."""
+    """Return the contact without its own topic choices if others are merged into it: the choices may be theirs."""
     absorbed = [merge.member_id for merge in merges if merge.contact_id == contact.id != merge.member_id]
     return msgspec.structs.replace(contact, declined=contacts[absorbed[0]].declined) if absorbed else contact

@@ -359,7 +359,7 @@ def apply_merge(keep: ContactRecord, gained: ContactRecord) -> ContactRecord | N
 
 
 def merge_contacts(keep: ContactState, absorbed: ContactState) -> ContactState:
-    """Return the kept contact after a merge, without topics: of these the latest choice counts, whoever made it."""
+    """Return the kept contact after a merge. Topics are not merged here: the latest choice of both counts."""
     own, other = _record(keep), _record(absorbed)
     merged = apply_merge(own, plan_merge(own, other).gained)
     if merged is None:  # with the attributes that a draft would have set, the merge would have been refused
@@ -368,7 +368,10 @@ def merge_contacts(keep: ContactState, absorbed: ContactState) -> ContactState:
 
 
 def separate_contacts(keep: ContactState, absorbed: ContactState, kept_before: ContactState) -> ContactState:
-    """Return the kept contact after the merge was undone, with the topics that it has. `kept_before`: the merge."""
+    """Return the kept contact after a merge is undone; it keeps the topics it has now.
+
+    `kept_before`: the kept contact as it was before the merge.
+    """
     other = _record(absorbed)
     return _with_values(keep, undo_merge(_record(keep), other, plan_merge(_record(kept_before), other).gained).contact)
 

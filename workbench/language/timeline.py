@@ -176,7 +176,7 @@ class PastEntries(msgspec.Struct, frozen=True):
 
 
 def latest_entries(entries: Iterable[PastEntries | None]) -> PastEntries | None:
-    """Return the past entries of several contacts as those of one; None: there are none."""
+    """Merge the past entries of several contacts; None if none has any."""
     past = [item for item in entries if item is not None]
     if not past:
         return None
@@ -217,7 +217,7 @@ class Timeline(msgspec.Struct):
     _started_at: list[datetime] = []
     _entered_at: datetime | None = None
     _entries: list[SimulatedEntry] = []  # all of them, if there are `members`
-    _kept_before: ContactState | None = None  # the contact that absorbed this one, before
+    _kept_before: ContactState | None = None  # the state of the kept contact before it absorbed this one
 
     def play(self, events: Iterable[EventRecord], start: StartEntry, until: datetime) -> Iterator[Walk]:
         """Yield every walk of every entry, until all have ended or the next one is due at `until` or later.
