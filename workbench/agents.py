@@ -31,8 +31,14 @@ To propose an automation: look at `catalog`, write it with `draft`, try it with 
 `backtest` and `plan`. Each leaves a receipt for exactly this draft. `publish` works while all three receipts are valid;
 the organization may ask for the approval of a person as well."""
 
-# An @, also as URLs, HTML and full-width texts write it. Before it, read backwards, the local part of an address.
-_AT = re.compile(r"@|%(?:25)*40|&#0*64;|&#x0*40;|&commat;|[\uff20\ufe6b]", re.IGNORECASE)
+# An @, also as URLs, HTML, JSON, quoted-printable and full-width texts write it, and between tags of HTML. Before it,
+# read backwards, the local part of an address. HTML needs no semicolon; `=40` is also a number unless letters follow.
+_TAGS = r"(?:<[^<>]{0,20}>){0,3}"
+_AT = re.compile(
+    rf"{_TAGS}(?:@|%(?:25)*(?:40|u0040)|&#0*64;?|&#x0*40;?|&commat;|\\{{1,16}}(?:u0040|x40)|=40(?=[\w.-]{{1,250}}\.[a-z]{{2}})"
+    rf"|[\uff20\ufe6b]){_TAGS}",
+    re.IGNORECASE,
+)
 _MAX_LOCAL = 320  # characters; a valid one has 64
 _LOCAL_BACKWARDS = re.compile(r"\"\\*[^\"]{1,80}\"\\*|[^\s\"<>()\[\]{},:;\\|]{1,320}")
 _DOMAIN = re.compile(

@@ -344,6 +344,11 @@ async def test_hostile_sessions_publish_nothing_without_receipts_and_see_no_addr
         ("ada&#64;example.com, ada&#x40;example.com", "a•••&#64;example.com, a•••&#x40;example.com"),
         ("ada\uff20example.com ada@example\u3002com", "a•••\uff20example.com a•••@example\u3002com"),
         ("ada@example.com@example.org", "a•••@•••@example.org"),
+        ("ada&#64example.com ada&#x40example.com", "a•••&#64example.com a•••&#x40example.com"),
+        ("ada%u0040example.com", "a•••%u0040example.com"),
+        (r'{"a":"ada\\u0040example.com"}', r'{"a":"a•••\\u0040example.com"}'),
+        ("ada=40example.com, ?amount=40.99&rate=400.50", "a•••=40example.com, ?amount=40.99&rate=400.50"),
+        ("ada@<wbr>example.com <b>ada</b>@example.com", "a•••@<wbr>example.com <b>a•••</b>@example.com"),
     ],
 )
 def test_addresses_in_answers_are_masked(text: str, masked: str) -> None:
