@@ -51,7 +51,8 @@ LEASE = timedelta(minutes=5)
 SECTION_TIMEOUT_S = 60.0
 RETRY_DELAY = timedelta(seconds=30)  # after a lack of slots or of a database
 ERASURE_DELAY = timedelta(minutes=3)  # after an erasure, longer than its contacts keep a page from being stored
-MAX_TRIES = 5  # of a run, if an error of ours, a crash or an erasure ends them
+ERASURE_PATIENCE = timedelta(hours=6)  # after the time of a run; a try that a later erasure ends counts
+MAX_TRIES = 5  # of a run, if an error of ours, a crash or a late erasure ends them
 MAX_PAGE_BYTES = 4_000_000
 
 _log = logging.getLogger("workbench.pages")
@@ -163,7 +164,8 @@ async def _make(services: PageServices, run: ClaimedPageRun) -> ClaimedPageRun |
             await store.add_page_emails(tx, run.org_id, run.id, len(run.recipients))
     if not is_stored:
         reason = "a contact was erased while the page was made"
-        await _settle(services, run, "planned", services.clock.now() + ERASURE_DELAY, reason, again=True)
+        now = services.clock.now()
+        await _settle(services, run, "planned", now + ERASURE_DELAY, reason, again=now > run.at + ERASURE_PATIENCE)
         return None
     return msgspec.structs.replace(run, state="sending", html=html, email_html=email_html, made_at=made_at)
 

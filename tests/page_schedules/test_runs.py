@@ -398,6 +398,20 @@ async def test_a_page_from_before_an_erasure_by_an_older_process_is_neither_show
     assert (run["state"], len(team.emails), "old" in str(team.emails[0])) == ("done", 1, False)
 
 
+async def test_erasures_delay_a_page_for_six_hours_before_the_run_fails(team: Mailing) -> None:
+    schedule_id = await team.schedule(cron="0 8 1 1 *")
+    assert (await team.org.post({"event": "x", "contact": {"externalId": "u1"}}))[0] == 202
+    planned_at = (await team.org.rows("next_at", "page_schedules"))[0][0]
+    states = []
+    for minutes in [*range(1, 33, 4), *range(361, 385, 4)]:
+        team.clock.ahead = planned_at + timedelta(minutes=minutes) - LateClock().now()
+        erasure = "UPDATE contacts SET erased_at = %s WHERE org_id = %s"
+        await team.org.service.rows(erasure, team.clock.now(), team.org.id)
+        await team.work()
+        states.append((await team.runs(schedule_id))[0]["state"])
+    assert states == ["planned"] * 13 + ["failed"]
+
+
 @pytest.mark.parametrize(
     ("scopes", "status"),
     [(("sql:read",), 403), (("pages:send",), 403), (("sql:read", "automations:publish", "keys:admin"), 403)],
