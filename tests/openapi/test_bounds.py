@@ -171,10 +171,10 @@ def resolved(schema: Any, components: Schema) -> Any:
 
 def refused_fields(response: httpx.Response) -> list[str]:
     """Return the paths of the fields that are not valid, each with a leading dot."""
-    answer = response.json()
     if response.status_code == 400:
+        answer = response.json()
         return [f".{problem.get('field', '')}" for problem in answer.get("errors", [answer])]
-    results = answer.get("results", []) if response.status_code == 202 else []
+    results = response.json().get("results", []) if response.status_code == 202 else []
     return [f".events[0].{result['error'].partition(':')[0]}" for result in results[:1] if "error" in result]
 
 

@@ -107,6 +107,7 @@ NEVER_SUCCESSFUL = {
     "broadcasts.create",
     "entries.replay",
     "inapp.session",
+    "lake.read_file",
     "contacts.undo_merge",
     "documentation.redirect_to_home",
     "documentation.serve_file",
@@ -119,7 +120,8 @@ NEVER_SUCCESSFUL = {
     "unsubscribe.confirm",
     "unsubscribe.unsubscribe",
 }
-"""Operations without a success here: one redirects; nothing is dead, signed, merged, half filled or to broadcast."""
+"""Operations without a success here: one redirects; nothing is dead, signed, merged, half filled, to broadcast
+or in a part."""
 
 
 async def headers_for(org: Org, name: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _NOT_BLANK = r"\S"
-_MAX_QUERY_DIGITS = 9  # int() is slow for long texts
+_MAX_QUERY_DIGITS = 16  # int() is slow for long texts
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound="Body")
 
