@@ -40,19 +40,19 @@ from workbench.event_json import (
     sending_key,
 )
 from workbench.language.codec import decode
-from workbench.spool import LANES, EventFile, Lane, Spool, no_fork
+from workbench.spool import LANES, EventFile, Lane, Spool, fork_lock
 
 if TYPE_CHECKING:
     from workbench.connection import Connection
     from workbench.events import Receipt
 
 MAX_SPOOL_BYTES = 1_073_741_824
-_FOLDER = Path(".local/state/event-workbench")  # in the home of the user
 _WAIT_FOR_OTHERS_S = 0.1  # before the first event of a request is sent
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0  # after failures
 _LONGEST_RETRY_AFTER_S = 300.0
 _IDLE_S = 60.0  # a thread that has nothing to send is woken by `track`
 _SYNC_INTERVAL_S = 1.0
+_REGISTER_TIMEOUT_S = 2.0
 _TAKE_OVER_INTERVAL_S = 5.0  # how often a process looks for files of processes that ended
 _TOO_LARGE = 413
 _REFUSALS = (400, 422)
@@ -98,11 +98,12 @@ class Client:
         self._url = url or environment.variable("WORKBENCH_URL") or environment.DEFAULT_URL
         self._key = sending_key(key or environment.variable(environment.EVENTS_KEY_VARIABLE), "Client(key=…)")
         name = sha256(self._url.encode()).hexdigest()[:16]
-        folder = Path(spool) if spool is not None else Path.home() / _FOLDER / name
+        folder = Path(spool) if spool is not None else Path.home() / environment.STATE_FOLDER / name
         self._spool = Spool(folder, self._key, max_spool_bytes)
         self._on_receipt = on_receipt
         self._closed = False
         self._sender: _Sender | None = None
+        self._start_failure: WorkbenchError | None = None
         if self.waiting:
             self._send()
         atexit.register(self.close, _EXIT_TIMEOUT_S)
@@ -131,7 +132,8 @@ class Client:
             raise SpoolError("the client is closed; the event was not stored")
         lane = zlib.crc32(repr(body["contact"]).encode()) % LANES
         self._spool.add(lane, encoded)
-        self._send().wake(lane)
+        if (sender := self._send()) is not None:
+            sender.wake(lane)
         return str(body["idempotencyKey"])
 
     def flush(self, timeout_s: float = 30.0) -> int:
@@ -143,13 +145,16 @@ class Client:
         while True:
             count = self._spool.counter()
             if count():
-                sender = self._send()
+                if (sender := self._send()) is None:
+                    return count()
                 sender.hurry()
                 while waiting := count():
                     if (rest_s := until_s - environment.monotonic_s()) <= 0:
                         return waiting
                     sender.settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
-            if not self._spool.take_over():
+            sender = self._sender
+            of_other_keys = sender is not None and sender.is_alive() and sender.register()
+            if not self._spool.take_over(of_other_keys=of_other_keys):
                 return 0
 
     @property
@@ -160,7 +165,7 @@ class Client:
     @property
     def failure(self) -> WorkbenchError | None:
         """Why the last request of this process failed; None if it succeeded."""
-        return None if self._sender is None else self._sender.failure
+        return self._start_failure if self._sender is None else self._sender.failure
 
     def rejected(self, limit: int = 1_000) -> list[RejectedEvent]:
         """Return the newest events that the service rejected, such as those older than seven days.
@@ -172,7 +177,8 @@ class Client:
     def retry_rejected(self) -> None:
         """Let the rejected events wait again, such as after a mistake in the service was mended."""
         self._spool.retry_rejected()
-        self._send().wake()
+        if (sender := self._send()) is not None:
+            sender.wake()
 
     def discard_rejected(self) -> None:
         """Delete the rejected events from the folder."""
@@ -184,11 +190,13 @@ class Client:
             return 0
         self._closed = True
         atexit.unregister(self.close)
-        waiting = self.flush(timeout_s)
-        if self._sender is not None:
-            self._sender.stop()
-        self._spool.close()
-        return waiting
+        try:
+            return self.flush(timeout_s)
+        finally:
+            # A forked process has a copy of its parent's, whose locks threads of the parent may have held.
+            if self._sender is not None and self._sender.is_alive():
+                self._sender.stop()
+            self._spool.close()
 
     async def aflush(self, timeout_s: float = 30.0) -> int:
         """Do what `flush` does, without blocking the event loop."""
@@ -202,16 +210,29 @@ class Client:
 
         return await asyncio.to_thread(self.close, timeout_s)
 
-    def _send(self) -> "_Sender":
-        """Return the threads that send; a forked process, and the first event, start them."""
+    def _send(self) -> "_Sender | None":
+        """Return the threads that send; a forked process, and the first event, start them. None if they cannot start.
+
+        Events wait then, and the next call tries again.
+        """
         sender = self._sender
         if sender is not None and sender.is_alive():
             return sender
-        with no_fork:
-            if self._sender is None or self._sender is sender:  # no other thread was faster
-                self._sender = _Sender(self._spool, self._url, self._key, self._on_receipt)
-                self._sender.start()
-            return self._sender
+        with fork_lock:
+            if self._sender is not None and self._sender.is_alive():  # another thread was faster
+                return self._sender
+            self._sender = None
+            sender = _Sender(self._spool, self._url, self._key, self._on_receipt)
+            try:
+                sender.start()
+            except RuntimeError as error:  # there are too many threads, or the interpreter ends
+                if self._start_failure is None:
+                    logger.warning("events wait in %s: %s", self._spool.folder, error)
+                self._start_failure = UnavailableError(str(error))
+                return None
+            self._start_failure = None
+            self._sender = sender
+            return sender
 
     def __enter__(self) -> Self:
         return self
@@ -246,6 +267,7 @@ class _Sender(threading.Thread):
         self.receipts = threading.Lock()
         self.stopping = threading.Event()
         self.has_sent = False
+        self._is_registered = False
         self._spool = spool
         self._key = key
         self._lanes = [_LaneSender(self, spool, number) for number in range(LANES)]
@@ -260,9 +282,14 @@ class _Sender(threading.Thread):
 
     def start(self) -> None:
         # Each has its thread before the first one sends: at the end of the interpreter none can be started.
-        for lane in self._lanes:
-            lane.start()
-        super().start()
+        try:
+            for lane in self._lanes:
+                lane.start()
+            super().start()
+        except RuntimeError:
+            self.stopping.set()
+            self.hurry()
+            raise
 
     def wake(self, number: int | None = None) -> None:
         """Tell the thread of a lane, or all, that there are events."""
@@ -286,7 +313,7 @@ class _Sender(threading.Thread):
     def connection(self) -> "Connection":
         with self._connecting:
             if self._connection is None:
-                with no_fork:  # httpx imports parts of itself when it is first used
+                with fork_lock:  # httpx imports parts of itself when it is first used
                     from workbench.connection import Connection
 
                     self._connection = Connection(self.url, self._key)
@@ -303,9 +330,25 @@ class _Sender(threading.Thread):
             else:
                 logger.warning("events wait in %s: %s", self._spool.folder, failure)
 
+    def register(self) -> bool:
+        """Note whose key this is, if the service accepts it; return whether other keys' events may be sent with it.
+
+        A key that is refused must not take over events of others.
+        """
+        if not self.has_sent or self.failure is not None:
+            return False
+        if not self._is_registered:
+            try:
+                # Sent once: `close` waits for it.
+                me = self.connection().request("GET", "/me", timeout_s=_REGISTER_TIMEOUT_S).body
+                self._spool.register(me["organization"], me["key"]["kind"])
+                self._is_registered = True
+            except Exception as error:  # noqa: BLE001  such as the page of a proxy; the lanes report failures
+                logger.debug("files of other keys wait: %r", error)
+        return self._is_registered
+
     def run(self) -> None:
         """Force new events to the disk, and take over those of processes that ended."""
-        is_registered = False
         next_s = 0.0
         while not self.stopping.wait(_SYNC_INTERVAL_S):
             self._spool.sync()
@@ -313,15 +356,10 @@ class _Sender(threading.Thread):
                 continue
             next_s = environment.monotonic_s() + _TAKE_OVER_INTERVAL_S
             try:
-                # A key that the service refuses never takes over events of another key, which others may need.
-                if self.has_sent and not is_registered:
-                    me = self.connection().get("/me")
-                    self._spool.register(me["organization"], me["key"]["kind"])
-                    is_registered = True
-                if self._spool.take_over():
+                if self._spool.take_over(of_other_keys=self.register()):
                     self.wake()
                     next_s = 0.0  # there may be more
-            except Exception as error:  # noqa: BLE001  such as the page of a proxy; the lanes report failures
+            except Exception as error:  # noqa: BLE001  the thread must go on
                 logger.debug("files of other processes wait: %r", error)
 
 
@@ -338,18 +376,30 @@ class _LaneSender(threading.Thread):
         self._lane: Lane = spool.lanes[number]
 
     def run(self) -> None:
+        # A former thread may still send a batch; if both did, each would settle the events of both.
+        with self._lane.sending:
+            self._send_until_stopped()
+
+    def _send_until_stopped(self) -> None:
         pause_s = _FIRST_PAUSE_S
         is_behind = False  # the last batch was full, so that the next one need not wait for others
         while not self._sender.stopping.is_set():
             self.woken.clear()
-            batch = self._lane.oldest(BATCH_SIZE)
-            if batch is None:
-                is_behind = False
-                self.woken.wait(_IDLE_S)
+            try:
+                batch = self._lane.oldest(BATCH_SIZE)
+                if batch is None:
+                    is_behind = False
+                    self.woken.wait(_IDLE_S)
+                    continue
+                if len(batch[1]) < BATCH_SIZE and not is_behind:
+                    self.at_once.wait(_WAIT_FOR_OTHERS_S)
+                    batch = self._lane.oldest(BATCH_SIZE) or batch
+            except OSError as error:  # of the disk
+                self.failure = SpoolError(f"they cannot be read: {error}")
+                self._sender.report()
+                self._pause(_LONGEST_PAUSE_S, self.failure)
+                self.at_once.clear()
                 continue
-            if len(batch[1]) < BATCH_SIZE and not is_behind:
-                self.at_once.wait(_WAIT_FOR_OTHERS_S)
-                batch = self._lane.oldest(BATCH_SIZE) or batch
             self.at_once.clear()
             is_behind = len(batch[1]) == BATCH_SIZE
             count, failure = self._try_batch(*batch)
@@ -358,7 +408,6 @@ class _LaneSender(threading.Thread):
             self._sender.settled.set()
             self._sender.settled.clear()
             if count:
-                self._sender.has_sent = True
                 pause_s = _FIRST_PAUSE_S
             if failure is not None:
                 self._pause(pause_s, failure)
@@ -406,6 +455,9 @@ class _LaneSender(threading.Thread):
         count = len(events) if waits is None else waits[0]
         if rejected := [(events[number], error) for number, error in refused if number < count]:
             self._spool.reject(self._number, rejected)
+        if count:
+            self.failure = None
+            self._sender.has_sent = True
         self._lane.settle(file, events[:count])
         if self._sender.on_receipt is not None:
             self._hand_over(events[:count], results, self._sender.on_receipt)
@@ -414,7 +466,7 @@ class _LaneSender(threading.Thread):
     def _hand_over(
         self, events: Sequence[bytes], results: Sequence[JsonObject], on_receipt: "Callable[[Receipt], object]"
     ) -> None:
-        with no_fork:
+        with fork_lock:
             from workbench.events import Receipt
 
         for event, result in zip(events, results, strict=False):
@@ -424,5 +476,5 @@ class _LaneSender(threading.Thread):
             try:
                 with self._sender.receipts:
                     on_receipt(receipt)
-            except Exception:
+            except BaseException:  # such as SystemExit: the thread must go on
                 logger.exception("on_receipt failed for %s", key)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 EVENTS_KEY_VARIABLE = "WORKBENCH_EVENTS_KEY"
+STATE_FOLDER = ".local/state/event-workbench"  # in the home of the user
 
 
 def variable(name: str) -> str | None:

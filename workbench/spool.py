@@ -2,7 +2,8 @@
 
     <key>.<stamp>-<lane>.events    the position of the first event that waits, then the events: a line of JSON each
     <key>.key                      the organization and the kind of a key
-    rejected                       events that the service rejected, with their errors; `rejected.lock` is its lock
+    rejected                       events that the service rejected, with their errors
+    rejected.lock                  held by a client that writes one of the last two
 
 An event is in its file when `add` returns, because it was given to the operating system: it survives the end of the
 process. Files are forced to the disk once a second, so the last seconds may be lost when the machine loses power.
@@ -72,10 +73,9 @@ class EventFile:
 
     @classmethod
     def create(cls, path: Path) -> "EventFile | None":
-        """Return a new file; None if another client has locked it, which took it for one of an ended process."""
-        descriptor = _open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        if not _lock(descriptor):
-            os.close(descriptor)
+        """Return a new file; None if another client took it for one of an ended process."""
+        descriptor = _open_locked(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        if descriptor is None:
             return None
         file = cls(path, descriptor)
         try:
@@ -89,11 +89,10 @@ class EventFile:
     def take_over(cls, path: Path) -> "EventFile | None":
         """Return a file whose process has ended; None if it has not, or another client was faster."""
         try:
-            descriptor = _open_private(path, os.O_RDWR)
+            descriptor = _open_locked(path, os.O_RDWR)
         except FileNotFoundError:
             return None
-        if not _lock(descriptor):
-            os.close(descriptor)
+        if descriptor is None:
             return None
         file = cls(path, descriptor)
         file.size = os.fstat(descriptor).st_size
@@ -113,15 +112,17 @@ class EventFile:
 
     def append(self, event: bytes) -> None:
         line = event + b"\n"
+        end = os.lseek(self.descriptor, 0, os.SEEK_END)
+        # Before the write: a signal handler may raise after it, and a file without waiting events is deleted.
+        self.added += 1
         try:
             if os.write(self.descriptor, line) != len(line):
                 raise OSError("the disk is full")
         except OSError:
-            os.ftruncate(self.descriptor, self.size)
-            os.lseek(self.descriptor, 0, os.SEEK_END)
+            os.ftruncate(self.descriptor, end)
+            self.added -= 1
             raise
-        self.size += len(line)
-        self.added += 1
+        self.size = end + len(line)
         self.is_synced = False
 
     def oldest(self, limit: int) -> list[bytes]:
@@ -132,7 +133,7 @@ class EventFile:
             if valid := list(takewhile(_is_json, lines)):
                 return valid
             self.position += len(lines[0]) + 1  # the machine had lost power
-        self.settled = self.added  # the file was cut off
+        self.settled = self.added  # the file was cut off, or an event was counted and not written
         return []
 
     def settle(self, events: Sequence[bytes]) -> None:
@@ -147,8 +148,13 @@ class EventFile:
         self.descriptor = -1  # a thread that is not done with it must not write into another file of that number
 
     def delete(self) -> None:
-        self.close()
-        self.path.unlink(missing_ok=True)
+        # A lock ends with `close`: another client must then find no file, but Windows deletes no open one.
+        if sys.platform == "win32":
+            self.close()
+        with contextlib.suppress(OSError):  # another client deletes it later
+            self.path.unlink(missing_ok=True)
+        if sys.platform != "win32":
+            self.close()
 
     def _lines(self, position: int, limit: int) -> list[bytes]:
         chunks: list[bytes] = []
@@ -164,14 +170,11 @@ class EventFile:
 
     def _read(self, position: int, size: int) -> bytes:
         os.lseek(self.descriptor, position, os.SEEK_SET)
-        data = os.read(self.descriptor, size)
-        os.lseek(self.descriptor, 0, os.SEEK_END)
-        return data
+        return os.read(self.descriptor, size)
 
     def _write_position(self) -> None:
         os.lseek(self.descriptor, 0, os.SEEK_SET)
         os.write(self.descriptor, b"%019d\n" % self.position)
-        os.lseek(self.descriptor, 0, os.SEEK_END)
 
 
 class Lane:
@@ -179,6 +182,7 @@ class Lane:
 
     def __init__(self, new_file: Callable[[], EventFile]) -> None:
         self.lock = threading.Lock()
+        self.sending = threading.Lock()  # held by the thread that sends
         self.files: list[EventFile] = []  # oldest first
         self.current: EventFile | None = None  # the one that gets new events
         self._new_file = new_file
@@ -196,9 +200,10 @@ class Lane:
     def oldest(self, limit: int) -> tuple[EventFile, list[bytes]] | None:
         """Return a file and up to `limit` events of it; None if no event waits."""
         with self.lock:
-            file = next((file for file in self.files if file.waiting), None)
-            events = [] if file is None else file.oldest(limit)
-            return (file, events) if file is not None and events else None
+            for file in self.files:
+                if file.waiting and (events := file.oldest(limit)):
+                    return file, events
+            return None
 
     def settle(self, file: EventFile, events: Sequence[bytes]) -> None:
         """Note that the oldest events of a file were accepted or rejected."""
@@ -222,6 +227,7 @@ class Lane:
     def forget(self) -> None:
         """Close the files, as a forked process does, whose parent goes on with them."""
         self.current = None
+        self.sending = threading.Lock()
         for file in self.files:
             file.close()
         self.files.clear()
@@ -243,6 +249,7 @@ class Spool:
         self.folder = folder
         self._key = fingerprint(key)
         self._max_bytes = max_bytes
+        # 16 to 64 files fill the folder: fewer waste space, more need descriptors.
         self._file_bytes = max(min(_FILE_BYTES, max_bytes // 16), max_bytes // 64)
         self.lanes = self._new_lanes()
         with self._errors():
@@ -269,28 +276,29 @@ class Spool:
 
     def register(self, organization: str, kind: str) -> None:
         """Note to which organization and kind the key belongs."""
-        with self._errors():
-            path = self.folder / f"{self._key}.key"
-            path.touch(0o600)
-            path.write_bytes(msgspec.json.encode([organization, kind]))
+        with self._locked():
+            _replace(self.folder / f"{self._key}.key", msgspec.json.encode([organization, kind]))
 
-    def take_over(self) -> bool:
-        """Take over the files of ended processes with keys of the same organization and kind; return whether any."""
+    def take_over(self, *, of_other_keys: bool) -> bool:
+        """Take over the files of ended processes with this key; return whether there were any.
+
+        `of_other_keys`: also those with other keys of the same organization and kind.
+        """
         with self._errors():
-            return self._take_over(self._own_keys())
+            return self._take_over(self._own_keys() if of_other_keys else {self._key})
 
     def sync(self) -> None:
         """Force what was added to the disk."""
         for lane in self.lanes:
-            file = lane.current
-            if file is not None and not file.is_synced:
-                file.is_synced = True
-                with contextlib.suppress(OSError):  # it was deleted, because all its events are settled
-                    os.fsync(file.descriptor)
+            for file in [*lane.files]:
+                if not file.is_synced:
+                    file.is_synced = True
+                    with contextlib.suppress(OSError, ValueError):  # it was deleted: all its events are settled
+                        os.fsync(file.descriptor)
 
     def reject(self, lane: int, rejected: Sequence[tuple[bytes, str]]) -> None:
         """Keep events with their errors."""
-        with self._locked_rejections() as path:
+        with self._locked() as path:
             with os.fdopen(_open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
                 for event, error in rejected:
                     # The line before it may have been cut off.
@@ -301,20 +309,20 @@ class Spool:
 
     def rejected(self, limit: int) -> list[Rejection]:
         """Return rejected events, newest first."""
-        with self._locked_rejections() as path:
+        with self._locked() as path:
             own, _ = self._own_rejections(path)
         return own[::-1][: min(limit, MAX_REJECTED)]
 
     def retry_rejected(self) -> None:
         """Let the rejected events wait again, behind the others."""
-        with self._locked_rejections() as path:
+        with self._locked() as path:
             own, others = self._own_rejections(path)
             for rejection in own:
                 self.add(rejection.lane, bytes(rejection.event))
             _write_rejections(path, others)
 
     def discard_rejected(self) -> None:
-        with self._locked_rejections() as path:
+        with self._locked() as path:
             _, others = self._own_rejections(path)
             _write_rejections(path, others)
 
@@ -328,7 +336,10 @@ class Spool:
         return [Lane(lambda number=number: self._new_file(number)) for number in range(LANES)]  # type: ignore[misc]
 
     def _new_file(self, lane: int) -> EventFile:
-        size = sum(path.stat().st_size for path in self.folder.glob("*.events"))
+        size = 0
+        for path in self.folder.glob("*.events"):
+            with contextlib.suppress(FileNotFoundError):  # another process has just deleted it
+                size += path.stat().st_size
         if size + self._file_bytes > self._max_bytes:
             raise OSError(f"it is full: max_spool_bytes is {self._max_bytes}")
         while True:
@@ -339,20 +350,25 @@ class Spool:
 
     def _take_over(self, keys: Collection[str]) -> bool:
         took_any = False
-        with no_fork:  # a child would keep the lock of a file that it does not know
+        with fork_lock:  # a child would keep the lock of a file that it does not know
             for path in sorted(self.folder.glob("*.events"), key=lambda path: path.name.partition(".")[2]):
                 key, _, name = path.stem.partition(".")
                 lane = self.lanes[int(name[-1])] if name[-1:] in _LANE_NAMES else None
                 if key not in keys or lane is None or len(lane.files) >= _MAX_FILES:
                     continue
-                if (file := EventFile.take_over(path)) is not None:
-                    lane.add_file(file)
-                    took_any = True
+                with contextlib.suppress(OSError):  # one that cannot be opened must not keep the others
+                    if (file := EventFile.take_over(path)) is not None:
+                        lane.add_file(file)
+                        took_any = True
         return took_any
 
     def _own_keys(self) -> set[str]:
         """Return the keys of the same organization and kind as the key of this client, and this one itself."""
-        owners = {path.stem: path.read_bytes() for path in self.folder.glob("*.key")}
+        owners: dict[str, bytes] = {}
+        for path in self.folder.glob("*.key"):
+            with contextlib.suppress(OSError):
+                if _is_json(owner := path.read_bytes()):  # otherwise the machine had lost power
+                    owners[path.stem] = owner
         return {self._key} | {key for key, owner in owners.items() if owner == owners.get(self._key)}
 
     def _own_rejections(self, path: Path) -> tuple[list[Rejection], list[Rejection]]:
@@ -365,7 +381,7 @@ class Spool:
         return own, others
 
     @contextlib.contextmanager
-    def _locked_rejections(self) -> Iterator[Path]:
+    def _locked(self) -> Iterator[Path]:
         """Yield the path of the rejected events, which no other process or thread changes meanwhile."""
         with self._errors():
             descriptor = _open_private(self.folder / "rejected.lock", os.O_RDWR | os.O_CREAT)
@@ -393,9 +409,14 @@ def _read_rejections(path: Path) -> list[Rejection]:
 
 
 def _write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
-    new = path.with_name("rejected.new")
+    _replace(path, b"\n".join(map(msgspec.json.encode, rejections)))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file, of which others see the former or the new content; the caller has locked the folder."""
+    new = path.with_name(f"{path.name}.new")
     with os.fdopen(_open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-        file.write(b"\n".join(map(msgspec.json.encode, rejections)))
+        file.write(content)
     new.replace(path)
 
 
@@ -412,6 +433,18 @@ def _is_json(line: bytes) -> bool:
 def _open_private(path: Path, flags: int) -> int:
     """Open a file that only the user can read, because it has personal data."""
     return os.open(path, flags | _BINARY, 0o600)
+
+
+def _open_locked(path: Path, flags: int) -> int | None:
+    """Open a file and lock it; None if another client has locked or deleted it."""
+    descriptor = _open_private(path, flags)
+    is_locked = False
+    try:
+        is_locked = _lock(descriptor) and os.fstat(descriptor).st_nlink > 0
+    finally:
+        if not is_locked:
+            os.close(descriptor)
+    return descriptor if is_locked else None
 
 
 if sys.platform == "win32":
@@ -448,11 +481,12 @@ else:
 
 _spools: "weakref.WeakSet[Spool]" = weakref.WeakSet()
 _forking: list[Lane] = []
-no_fork = threading.Lock()  # held by a thread while it imports: a child would have half of a module
+# Held while a thread imports or takes files over: a child would have half a module, or an unknown lock.
+fork_lock = threading.Lock()
 
 
 def _before_fork() -> None:
-    no_fork.acquire()
+    fork_lock.acquire()
     _forking[:] = [lane for spool in list(_spools) for lane in spool.lanes]
     for lane in _forking:
         lane.lock.acquire()
@@ -462,7 +496,7 @@ def _after_fork() -> None:
     for lane in _forking:
         lane.lock.release()
     _forking.clear()
-    no_fork.release()
+    fork_lock.release()
 
 
 def _after_fork_in_child() -> None:

@@ -23,10 +23,10 @@ def track_three(client: Client) -> None:
 
 def track_until_stdin_ends(client: Client) -> None:
     """Print the serial number of each event after it was tracked, until stdin ends; then send all."""
-    told = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
+    stdin_ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), stdin_ended.set()), daemon=True).start()
     number, process = 0, uuid.uuid4()
-    while not told.is_set():
+    while not stdin_ended.is_set():
         serial = f"{process}-{number}"
         client.track("endless", external_id=f"c{number % 9}", payload={"serial": serial})
         sys.stdout.write(serial + "\n")

@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.running import Running, free_port
 from workbench import AuthenticationError, Client, InvalidArgumentError, Receipt, SpoolError
+from workbench.spool import EventFile, Spool
 
 KILLS = int(os.environ.get("KILLED_PRODUCERS", "5"))
 
@@ -112,6 +114,95 @@ def test_a_key_that_the_service_refuses_leaves_the_file_to_others(running: Runni
         assert isinstance(old.failure, AuthenticationError)
         old.close(timeout_s=0)
     assert stored_keys(running, "client:rolled") == [key]
+
+
+def test_a_refused_key_takes_over_no_events_of_other_keys(running: Running, spool: Path) -> None:
+    refused = running.keys["live"][:-1] + ("0" if running.keys["live"][-1] != "0" else "1")
+    for key in (refused, running.keys["live"]):
+        Spool(spool, key, 1_000_000).register("demo", "live")
+    with Client(f"http://127.0.0.1:{free_port()}", running.keys["live"], spool=spool) as offline:
+        key = offline.track("client:kept", external_id="c1")
+        offline.close(timeout_s=0)
+    with Client(running.url, refused, spool=spool) as old:
+        assert (old.flush(), old.waiting) == (0, 0)
+        with Client(running.url, running.keys["live"], spool=spool) as new:
+            assert new.flush() == 0
+    assert stored_keys(running, "client:kept") == [key]
+
+
+def test_flush_notes_whose_key_it_is(client: Client, spool: Path) -> None:
+    client.track("client:short", external_id="c1")
+    client.flush()
+    assert [path.read_bytes() for path in spool.glob("*.key")] == [b'["demo","live"]']
+
+
+def lanes() -> int:
+    """Return how many threads send."""
+    return sum(thread.name.startswith("workbench-client-") for thread in threading.enumerate())
+
+
+def test_threads_that_track_first_at_once_share_the_threads_that_send(running: Running, spool: Path) -> None:
+    barrier, before, keys = threading.Barrier(4), lanes(), []
+
+    def track(number: int) -> None:
+        barrier.wait()
+        keys.extend(client.track("client:threads", external_id=f"c{number}") for _ in range(100))
+
+    with Client(running.url, running.keys["live"], spool=spool) as client:
+        threads = [threading.Thread(target=track, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert lanes() - before == 4
+        assert client.flush() == 0
+    assert stored_keys(running, "client:threads") == sorted(keys)
+
+
+@pytest.mark.parametrize("name", ["workbench-client-2", "workbench-client"])
+def test_events_wait_while_no_thread_can_start(
+    running: Running, spool: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with Client(running.url, running.keys["live"], spool=spool) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            keys = [client.track(f"client:{name}", external_id=f"c{number}") for number in range(50)]
+            assert str(client.failure) == "can't start new thread"
+        keys += [client.track(f"client:{name}", external_id=f"c{number}") for number in range(50)]
+        assert (client.flush(), client.failure) == (0, None)
+    assert stored_keys(running, f"client:{name}") == sorted(keys)
+
+
+def test_the_threads_that_send_survive_errors_of_the_disk_and_of_receipts(
+    running: Running, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OSError("input/output error")
+
+    receipts: list[Receipt] = []
+
+    def exit_after_receipt(receipt: Receipt) -> NoReturn:
+        receipts.append(receipt)
+        raise SystemExit
+
+    with Client(running.url, running.keys["live"], spool=spool, on_receipt=exit_after_receipt) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(EventFile, "oldest", fail)
+            keys = [client.track("client:disk", external_id="c1")]
+            assert client.flush(timeout_s=0.5) == 1
+            assert "input/output error" in str(client.failure)
+        for _ in range(2):
+            keys.append(client.track("client:disk", external_id="c1"))
+            assert client.flush() == 0
+    assert stored_keys(running, "client:disk") == sorted(keys)
+    assert sorted(receipt.idempotency_key for receipt in receipts) == sorted(keys)
 
 
 def test_rejected_events_do_not_keep_a_file_full(running: Running, spool: Path) -> None:
@@ -230,6 +321,24 @@ def test_forked_processes_share_a_client(running: Running, spool: Path) -> None:
     output, _ = process.communicate(timeout=90)
     assert output == "[0, 0, 0] 0\n"
     assert len(stored_keys(running, "client:forked")) == 81
+
+
+def test_a_forked_process_ends_although_a_thread_of_its_parent_held_a_lock(running: Running, spool: Path) -> None:
+    process = producer(
+        running,
+        spool,
+        """
+        client.track("client:ended", external_id="parent")
+        lane = client._sender._lanes[0]
+        with lane.woken._cond:  # as a thread that is setting it
+            lane.woken._flag = False
+            if (child := os.fork()) == 0:
+                sys.exit(0)
+            print(os.waitpid(child, 0)[1])
+        """,
+    )
+    output, _ = process.communicate(timeout=60)
+    assert output == "0\n"
 
 
 def test_a_forked_process_keeps_and_sends_events_after_its_parent(running: Running, spool: Path) -> None:

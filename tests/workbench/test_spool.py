@@ -1,5 +1,6 @@
 """What a spool keeps when its process ends at any moment, and who may send it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench import spool as spools
+from workbench.errors import SpoolError
 from workbench.spool import Spool
 
 LANE = 2
@@ -21,10 +23,10 @@ def open_spool(folder: Path, key: str = "sk_live_a", max_bytes: int = 1_000_000)
     return Spool(folder, key, max_bytes)
 
 
-def waiting(spool: Spool) -> list[bytes]:
+def drain(spool: Spool, batch_size: int = 3) -> list[bytes]:
     """Return all events of the lane, and settle them."""
     events: list[bytes] = []
-    while batch := spool.lanes[LANE].oldest(3):
+    while batch := spool.lanes[LANE].oldest(batch_size):
         file, some = batch
         events += some
         spool.lanes[LANE].settle(file, some)
@@ -49,16 +51,16 @@ def test_the_next_client_has_what_was_not_settled(folder: Path) -> None:
     first.close()
     second = open_spool(folder)
     assert second.waiting == 3
-    assert waiting(second) == events(5)[2:]
+    assert drain(second) == events(5)[2:]
     assert [path.suffix for path in folder.iterdir()] == []
 
 
 def test_the_file_of_a_running_client_is_its_own(folder: Path) -> None:
     first, second = open_spool(folder), open_spool(folder)
     add(first, events(1))
-    assert (second.take_over(), second.waiting, first.waiting) == (False, 0, 1)
+    assert (second.take_over(of_other_keys=True), second.waiting, first.waiting) == (False, 0, 1)
     first.close()
-    assert (second.take_over(), second.waiting) == (True, 1)
+    assert (second.take_over(of_other_keys=True), second.waiting) == (True, 1)
 
 
 def test_files_of_many_ended_clients_are_taken_over_some_at_a_time(folder: Path) -> None:
@@ -70,8 +72,8 @@ def test_files_of_many_ended_clients_are_taken_over_some_at_a_time(folder: Path)
         path.rename(folder / path.name)
     later = open_spool(folder)
     assert later.waiting == 32
-    assert waiting(later) == [b"%d" % number for number in range(32)]
-    assert (later.take_over(), waiting(later)) == (True, [b"%d" % number for number in range(32, 40)])
+    assert drain(later) == [b"%d" % number for number in range(32)]
+    assert (later.take_over(of_other_keys=True), drain(later)) == (True, [b"%d" % number for number in range(32, 40)])
 
 
 def test_a_client_takes_over_events_of_keys_of_the_same_organization_and_kind(folder: Path) -> None:
@@ -82,19 +84,105 @@ def test_a_client_takes_over_events_of_keys_of_the_same_organization_and_kind(fo
         add(spool, [b'"%b"' % key.encode()])
         spool.close()
     new = open_spool(folder, "new")
-    assert (new.take_over(), waiting(new)) == (False, [])
+    assert (new.take_over(of_other_keys=True), drain(new)) == (False, [])
     new.register("demo", "live")
-    assert (new.take_over(), waiting(new)) == (True, [b'"a"', b'"d"'])
+    assert (new.take_over(of_other_keys=True), drain(new)) == (True, [b'"a"', b'"d"'])
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 15], ids=["empty", "zeros"])
+def test_keys_whose_organization_was_lost_have_none_in_common(folder: Path, content: bytes) -> None:
+    for key in ("a", "b"):
+        spool = open_spool(folder, key)
+        spool.register("demo", "live")
+        add(spool, events(1))
+        spool.close()
+    for path in folder.glob("*.key"):
+        path.write_bytes(content)
+    later = open_spool(folder, "a")
+    assert (later.take_over(of_other_keys=True), later.waiting) == (False, 1)
+
+
+def test_a_file_that_cannot_be_opened_does_not_keep_the_others(folder: Path) -> None:
+    first = open_spool(folder)
+    add(first, events(2))
+    first.close()
+    (path,) = folder.glob("*.events")
+    path.with_name(f"{first._key}.0-{LANE}.events").mkdir()
+    assert drain(open_spool(folder)) == events(2)
+
+
+def test_a_client_that_takes_a_new_file_over_deletes_it_before_it_unlocks_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = open_spool(folder), open_spool(folder)
+    lock, taken = spools._lock, []
+
+    def lock_after_the_other_client(descriptor: int) -> bool:
+        if not taken:
+            taken.append(None)
+            taken.append(second.take_over(of_other_keys=False))
+        return lock(descriptor)
+
+    monkeypatch.setattr(spools, "_lock", lock_after_the_other_client)
+    add(first, events(1))
+    first.close()
+    assert (taken, drain(open_spool(folder))) == ([None, True], events(1))
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_an_interrupted_add_does_not_uncount_other_events(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    spool, write = open_spool(folder), os.write
+    first, interrupted, last = events(3)
+    add(spool, [first])
+
+    def interrupt(descriptor: int, data: bytes) -> int:
+        if is_written:
+            write(descriptor, data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            add(spool, [interrupted])
+    add(spool, [last])
+    expected = [first, interrupted, last] if is_written else [first, last]
+    assert (drain(spool, 1), spool.waiting) == (expected, 0)
+
+
+def test_a_failed_write_changes_no_event(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool, write = open_spool(folder), os.write
+    add(spool, events(3))
+    batch = spool.lanes[LANE].oldest(1)
+    assert batch is not None
+
+    def fail(descriptor: int, data: bytes) -> int:
+        write(descriptor, data[:4])
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fail)
+        spool.lanes[LANE].settle(*batch)  # its position is not stored
+    add(spool, [b'{"n":3}'])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fail)
+        with pytest.raises(SpoolError, match="no space left"):
+            add(spool, [b'{"n":"not stored"}'])
+    add(spool, [b'{"n":4}'])
+    spool.close()
+    assert drain(open_spool(folder)) == events(5)
 
 
 @pytest.mark.parametrize(
     ("damage", "kept"),
     [
-        (lambda data: data[:-3], events(4)),  # the last write was cut off
-        (lambda data: data.replace(b'{"n":1}', b"\0" * 7), [events(5)[0], *events(5)[2:]]),  # a sector was lost
+        (lambda data: data[:-3], events(4)),
+        (lambda data: data.replace(b'{"n":1}', b"\0" * 7), [events(5)[0], *events(5)[2:]]),
         (lambda data: b"?" * 19 + data[19:], events(5)),
         (lambda data: b"", []),
     ],
+    ids=["cut off", "lost sector", "lost header", "empty"],
 )
 def test_a_damaged_file_gives_what_can_be_read(folder: Path, damage: object, kept: list[bytes]) -> None:
     spool = open_spool(folder)
@@ -104,7 +192,7 @@ def test_a_damaged_file_gives_what_can_be_read(folder: Path, damage: object, kep
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     later = open_spool(folder)
     assert later.waiting == len(kept)
-    assert waiting(later) == kept
+    assert drain(later) == kept
     assert (later.waiting, list(folder.glob("*.events"))) == (0, [])
 
 
@@ -113,7 +201,7 @@ def test_events_are_in_order_over_many_files(folder: Path) -> None:
     add(spool, events(3_000))
     assert len(list(folder.glob("*.events"))) > 5
     assert spool.waiting == 3_000
-    assert waiting(spool) == events(3_000)
+    assert drain(spool) == events(3_000)
     assert len(list(folder.glob("*.events"))) == 1  # the one that gets new events
 
 
@@ -121,7 +209,7 @@ def test_an_event_of_megabytes_is_kept(folder: Path) -> None:
     large = [b'"%b"' % (letter * 3_000_000) for letter in (b"x", b"y")]
     spool = open_spool(folder, max_bytes=100_000_000)
     add(spool, large)
-    assert waiting(spool) == large
+    assert drain(spool) == large
 
 
 def test_the_newest_rejected_events_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +223,7 @@ def test_the_newest_rejected_events_are_kept(folder: Path, monkeypatch: pytest.M
             file.write(b'\n{"key":')  # a process ended here
     assert [rejected.error for rejected in spool.rejected(3)] == ["error 6", "error 5", "error 4"]
     spool.retry_rejected()
-    assert waiting(spool)[-2:] == [b"5", b"6"]
+    assert drain(spool)[-2:] == [b"5", b"6"]
     assert (spool.rejected(9), len((folder / "rejected").read_bytes())) == ([], 0)
 
 
@@ -156,4 +244,4 @@ if os.fork() == 0:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "1\n"
         assert parent.wait(30) == 0
-        assert waiting(open_spool(folder)) == [b"1"]
+        assert drain(open_spool(folder)) == [b"1"]
