@@ -8,22 +8,26 @@ copy, and come with the events that are not in files.
 
     events/<file>.parquet   one for each file of the service      downloads/   what is being downloaded
     events/tail.parquet     the events that are not in files      contacts/    the ids of contacts, by their numbers
+    spill-*/                what a query of DuckDB has no memory for, until it ends
 
 A file appears when it is complete, so a sync that was interrupted continues. Only its owner can read the copy.
 """
 
 import hashlib
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import polars as pl
 
+from workbench import environment
 from workbench.account import caller
 from workbench.connection import Connection
 from workbench.display.html import ProgressLine, printable_text
@@ -40,12 +44,12 @@ from workbench.language.codec import decode
 from workbench.language.responses import LakeFile, LakeManifest
 from workbench.sql import CutShortError, batches, write_parquet
 
-_FOLDER = ".local/state/event-workbench"
 _TAIL = "tail"
 _CHUNK_ROWS = 200_000  # in memory at a time
 _MAX_KEYS, _SAMPLED_ROWS = 32, 2_000  # of payloads; as the service chooses them for its files
 _ATTEMPTS = 5  # the service merges files now and then, and a listed one may be gone
 _LOCK_TIMEOUT_S = 3_600.0
+_SPILL, _SPILL_S = "spill-", 86_400.0  # a query takes less than a day
 _NUMBER = pl.Decimal(38, 18)
 _MILLIONTH = pl.lit(Decimal("0.000001"))
 _MOMENTS = ("occurred_at", "created_at")
@@ -80,11 +84,13 @@ class Lake:
             import duckdb
         except ModuleNotFoundError:
             raise MissingDependencyError("SQL over a lake needs DuckDB: pip install 'event-workbench[lake]'") from None
-        # What does not fit into memory is written next to the copy, where only its owner can read it.
-        temporary = str(self.folder / "downloads")
-        config: dict[str, Any] = {"temp_directory": temporary, "autoinstall_known_extensions": False}
         try:
-            with closing(duckdb.connect(config=config)) as database:
+            with (
+                TemporaryDirectory(dir=self.folder, prefix=_SPILL) as spill,
+                closing(
+                    duckdb.connect(config={"temp_directory": spill, "autoinstall_known_extensions": False})
+                ) as database,
+            ):
                 files = database.read_parquet([str(file) for file in self._files()])
                 # For moments with a zone DuckDB needs an extension, which it would download.
                 moments = ", ".join(f"make_timestamp(epoch_us({name})) AS {name}" for name in _MOMENTS)
@@ -104,17 +110,15 @@ class Lake:
         return f"{self.rows:,} events at {self.watermark.partition('~')[0]}, in {self.folder}"
 
 
-def lake(connection: Connection, path: str | Path | None) -> Lake:
+def sync(connection: Connection, path: str | Path | None) -> Lake:
     """Bring the copy in a folder up to date and return it; default: one for each server and organization.
 
     Raises ConflictError if the service has no copy to give, StoppedError if its files change too often, and OSError.
     """
     if path is None:
         name = hashlib.sha256(f"{connection.url} {caller(connection).organization}".encode()).hexdigest()[:16]
-        path = Path.home() / _FOLDER / f"lake-{name}"
-    sync = _Sync(connection, Path(path))
-    with sync.locked():
-        return sync.run()
+        path = Path.home() / environment.STATE_FOLDER / f"lake-{name}"
+    return _Sync(connection, Path(path)).run()
 
 
 class _Sync:
@@ -126,22 +130,22 @@ class _Sync:
         self._events, self._downloads, self._contacts = (folder / name for name in ("events", "downloads", "contacts"))
         self._progress = ProgressLine()
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Wait until no other process syncs this folder."""
+    def run(self) -> Lake:
+        """Wait until no other process syncs this folder, and bring it up to date."""
         for folder in (self._folder, self._events, self._downloads, self._contacts):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # SQLite, because its lock waits with a timeout.
         lock = sqlite3.connect(self._folder / "lock", timeout=_LOCK_TIMEOUT_S, isolation_level=None)
         with closing(lock):
             lock.execute("BEGIN EXCLUSIVE")
-            yield
+            return self._run()
 
-    def run(self) -> Lake:
+    def _run(self) -> Lake:
         for _ in range(_ATTEMPTS):
             manifest = self._read_tail()
             self._delete_others(manifest)
             try:
-                missing = [file for file in manifest.files if not self._copy(file.file).exists()]
+                missing = [file for file in manifest.files if not self._copy(file.id).exists()]
                 for number, file in enumerate(missing, 1):
                     self._progress.show("Lake: reading", f"file {number} of {len(missing)}", "busy")
                     self._download(file)
@@ -152,16 +156,16 @@ class _Sync:
 
     def _write(self, manifest: LakeManifest) -> Lake:
         """Write the copies of what was downloaded, and bring the others up to date."""
-        downloads = [self._download_of(file.file) for file in manifest.files if not self._copy(file.file).exists()]
+        downloads = [self._download_of(file.id) for file in manifest.files if not self._copy(file.id).exists()]
         tail = self._download_of(_TAIL)
         contacts = self._read_contacts([*downloads, tail])
-        copies = [self._copy(file.file) for file in manifest.files]
+        copies = [self._copy(file.id) for file in manifest.files]
         of_files = sorted({key for file in [*downloads, *copies] if file.exists() for key in _keys_of(file)})
         keys = of_files if manifest.files else _common_keys(tail)
-        names = {number: name for name, number in manifest.events.items()}
+        names = {number: name for name, number in manifest.event_numbers.items()}
         outdated = pl.col("contact").is_in(pl.Series(manifest.touched, dtype=pl.Int64).implode())
         for file in manifest.files:
-            copy, download = self._copy(file.file), self._download_of(file.file)
+            copy, download = self._copy(file.id), self._download_of(file.id)
             if copy.exists():
                 self._update(copy, keys, outdated)
                 continue
@@ -169,11 +173,11 @@ class _Sync:
             def convert(rows: pl.DataFrame) -> pl.DataFrame:
                 event = pl.col("event").replace_strict(names, return_dtype=pl.String)
                 moments = pl.col(_MOMENTS).cast(pl.Datetime("us", "UTC"))
-                return _copied(rows.filter(~outdated).with_columns(event, moments), contacts, keys)
+                return _to_copy(rows.filter(~outdated).with_columns(event, moments), contacts, keys)
 
             self._rewrite(download, copy, convert)
             download.unlink()
-        self._rewrite(tail, self._copy(_TAIL), lambda rows: _copied(rows, contacts, keys))
+        self._rewrite(tail, self._copy(_TAIL), lambda rows: _to_copy(rows, contacts, keys))
         tail.unlink()
         rows = pl.scan_parquet([*copies, self._copy(_TAIL)]).select(pl.len()).collect().item()
         self._progress.show("Lake", f"{rows:,} events", "good")
@@ -183,14 +187,14 @@ class _Sync:
 
     def _read_tail(self) -> LakeManifest:
         """Read the manifest, and write the events that are not in files into the folder of downloads."""
-        with _complete(), self._connection.stream_bytes("/lake/events") as (response, pieces):
+        with _translate_cut_short(), self._connection.stream_bytes("/lake/events") as (response, pieces):
             self._connection.check(response)
-            first = b""
+            first: list[bytes] = []
             for piece in pieces:
-                first += piece
+                first.append(piece)
                 if b"\n" in piece:
                     break
-            line, _, rest = first.partition(b"\n")
+            line, _, rest = b"".join(first).partition(b"\n")
             manifest = msgspec.convert(decode(line), LakeManifest)
 
             def stream() -> Iterator[bytes]:
@@ -202,13 +206,13 @@ class _Sync:
 
     def _download(self, file: LakeFile) -> None:
         """Download a file, from where an earlier attempt ended. Raises NotFoundError if it is not valid any more."""
-        unfinished, target = self._downloads / f"{file.file}.part", self._download_of(file.file)
+        unfinished, target = self._downloads / f"{file.id}.part", self._download_of(file.id)
         if target.exists():
             return
         size = unfinished.stat().st_size if unfinished.exists() else 0
         if size < file.size:
             headers = {"Range": f"bytes={size}-"} if size else {}
-            with self._connection.stream_bytes(f"/lake/files/{file.file}", headers=headers) as (response, pieces):
+            with self._connection.stream_bytes(f"/lake/files/{file.id}", headers=headers) as (response, pieces):
                 self._connection.check(response)
                 with unfinished.open("ab" if response.status == 206 else "wb") as output:
                     for piece in pieces:
@@ -217,7 +221,7 @@ class _Sync:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         if digest != file.sha256:
             unfinished.unlink()
-            raise UnknownOutcomeError(f"the file {file.file} did not arrive as it was sent: try again")
+            raise UnknownOutcomeError(f"the file {file.id} did not arrive as it was sent: try again")
         unfinished.rename(target)
 
     def _read_contacts(self, files: Sequence[Path]) -> pl.DataFrame:
@@ -238,7 +242,7 @@ class _Sync:
 
     def _contacts_above(self, number: int) -> pl.DataFrame:
         with (
-            _complete(),
+            _translate_cut_short(),
             self._connection.stream_bytes("/lake/contacts", params={"above": number}) as (response, pieces),
         ):
             self._connection.check(response)
@@ -255,11 +259,14 @@ class _Sync:
 
     def _delete_others(self, manifest: LakeManifest) -> None:
         """Delete what the service does not list, first of all: an erasure must reach the copy also on a full disk."""
-        listed = {file.file for file in manifest.files} | {_TAIL}
+        listed = {file.id for file in manifest.files} | {_TAIL}
         for folder in (self._events, self._downloads):
             for path in folder.iterdir():
                 if path.is_file() and path.stem not in listed:
                     path.unlink()
+        for spill in self._folder.glob(f"{_SPILL}*"):
+            if environment.now().timestamp() - spill.stat().st_mtime > _SPILL_S:  # its process was killed
+                shutil.rmtree(spill, ignore_errors=True)
 
     def _update(self, copy: Path, keys: Sequence[str], outdated: pl.Expr) -> None:
         """Remove outdated events from a copy, and add columns of keys that became frequent."""
@@ -281,7 +288,7 @@ class _Sync:
 
 
 @contextmanager
-def _complete() -> Iterator[None]:
+def _translate_cut_short() -> Iterator[None]:
     try:
         yield
     except CutShortError:
@@ -291,7 +298,7 @@ def _complete() -> Iterator[None]:
 # --- Rows
 
 
-def _copied(rows: pl.DataFrame, contacts: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+def _to_copy(rows: pl.DataFrame, contacts: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Return events as the copy has them. `rows`: with names and moments, and the columns of payloads of a file."""
     rows = rows.join(contacts, on="contact", how="left", maintain_order="left").with_columns(id=_uuid("id"))
     return _with_keys(rows, keys)
@@ -301,11 +308,11 @@ def _with_keys(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Return events with the two columns of each key of payloads."""
     missing = [key for key in keys if f"json:{key}" not in rows.columns and f"text_{key}" not in rows.columns]
     rows = rows.with_columns(_raw_values(rows["payload"], missing))
-    typed = [column for key in keys for column in _typed(rows.columns, key)]
+    typed = [column for key in keys for column in _key_columns(rows.columns, key)]
     return rows.select(*_COLUMNS, *typed)
 
 
-def _typed(columns: Sequence[str], key: str) -> list[pl.Expr]:
+def _key_columns(columns: Sequence[str], key: str) -> list[pl.Expr]:
     """Return the two columns of a key, from those of a file: the number in millionths, and the JSON text beside it."""
     names = [f"number_{key}", f"text_{key}"]
     if names[1] in columns:
@@ -347,7 +354,7 @@ def _raw_values(payloads: pl.Series, keys: Sequence[str]) -> list[pl.Series]:
 def _keys_of(file: Path) -> list[str]:
     """Return the keys of payloads that have columns in a file of the service, or in a copy."""
     names = pl.read_parquet_schema(file)
-    return [name[5:] for name in names if name.startswith(("json:", "text_"))]
+    return [name.removeprefix(kind) for name in names for kind in ("json:", "text_") if name.startswith(kind)]
 
 
 def _common_keys(tail: Path) -> list[str]:

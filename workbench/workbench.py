@@ -200,12 +200,12 @@ class Workbench(Reports):
         for each server and organization, in `~/.local/state/event-workbench`. Call it again to copy what is new, and
         to remove what was erased since.
         """
-        from workbench.lake import lake
+        from workbench.lake import sync
 
         if table not in (None, "events"):
             raise InvalidArgumentError(f"table={table!r}: a lake has the table 'events'")
-        synced = lake(self._connection, path)
-        return synced if table is None else synced.events
+        lake = sync(self._connection, path)
+        return lake if table is None else lake.events
 
     @usage_example('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:

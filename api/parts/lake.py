@@ -5,26 +5,24 @@ contacts, and the events that follow. Those have the names of events instead of 
 """
 
 import asyncio
-import io
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from api.crypto import Keyring
 from api.parts import files
-from api.parts.listing import MAX_HEAP_ROWS, NoPartsError, read_heap, read_listing
+from api.parts.listing import MAX_UNFILED_ROWS, Listing, NoPartsError, read_heap, read_listing
 from api.query.gateway import Gateway
 from api.query.results import write_watermark
 from api.store import part_reads
 from api.store import parts as store
-from api.store.analyst import export_snapshot
+from api.store.analyst import Snapshot, export_snapshot
 from api.store.database import Database, Transaction
-from api.store.parts import FIRST_ID, EventPage, PartFile, TouchedContact
+from api.store.parts import FIRST_ID, EventPage, PartFile, Progress
 from workbench.language.responses import LakeFile, LakeManifest
 
 ANSWER_TIMEOUT_S = 300.0  # as of a query: a slow reader must not keep Postgres from removing dead rows
@@ -40,15 +38,8 @@ EVENTS = pa.schema(
         pa.field("payload", pa.string()),
     ]
 )
+_NO_PARTS = Progress(0, 0, (), "", 0, None, None, None)
 CONTACTS = pa.schema([pa.field("contact", pa.int64()), pa.field("id", pa.binary(16))])
-
-
-class PartContent(NamedTuple):
-    """An open file of events; the reader closes `descriptor`."""
-
-    descriptor: int
-    size: int
-    sha256: str
 
 
 class LakeSource:
@@ -67,28 +58,27 @@ class LakeSource:
             shared = await export_snapshot(tx)
             if shared is None:
                 raise NoPartsError("this database has no common order of transactions")
-            closed, parts, touched = await self._listed(tx, org_id)
+            listing = await self._read_listing(tx, org_id, shared[1])
             if await store.has_unnumbered_contacts(tx, org_id):
                 raise NoPartsError("some contacts have no number yet; run: workbench parts build")
             manifest = LakeManifest(
                 write_watermark(shared[1], self._keyring.of(org_id)),
-                tuple(LakeFile(part.file, part.rows, part.size, part.sha256.hex()) for part in parts),
-                await store.list_event_numbers(tx, org_id) if parts else {},
-                tuple(sorted(contact.number for contact in touched if contact.number is not None)),
+                tuple(LakeFile(part.file, part.rows, part.size, part.sha256.hex()) for part in listing.parts),
+                await store.list_event_numbers(tx, org_id) if listing.parts else {},
+                tuple(listing.touched_numbers),
             )
-            yield manifest, _heap(tx, org_id, closed, touched)
+            yield manifest, _unfiled(tx, org_id, listing)
 
-    async def _listed(self, tx: Transaction, org_id: int) -> tuple[int, list[PartFile], list[TouchedContact]]:
-        """Return from which transaction on events are not in files, the files, and the touched contacts."""
+    async def _read_listing(self, tx: Transaction, org_id: int, snapshot: Snapshot) -> Listing:
+        """Return what `read_listing` does, without parts if there are none and few events."""
         try:
             if self._data_dir is None:
                 raise NoPartsError("parts are switched off")
-            listing = await read_listing(tx, self._data_dir, org_id)
+            return await read_listing(tx, self._data_dir, org_id)
         except (NoPartsError, OSError) as error:
-            if await store.count_tail(tx, org_id, 0, MAX_HEAP_ROWS + 1) > MAX_HEAP_ROWS:
-                raise NoPartsError(f"more than {MAX_HEAP_ROWS:,} events are not in parts: {error}") from error
-            return 0, [], []
-        return listing.progress.closed, [*listing.parts], [*listing.touched]
+            if await store.count_tail(tx, org_id, 0, MAX_UNFILED_ROWS + 1) > MAX_UNFILED_ROWS:
+                raise NoPartsError(f"more than {MAX_UNFILED_ROWS:,} events are not in parts: {error}") from error
+            return Listing(snapshot, _NO_PARTS, [], [])
 
     @asynccontextmanager
     async def contacts(self, org_id: int, above: int) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
@@ -110,8 +100,8 @@ class LakeSource:
             await tx.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{ANSWER_TIMEOUT_S:g}s'")
             yield tx
 
-    async def open_file(self, tx: Transaction, org_id: int, file: str) -> PartContent | None:
-        """Open a file that is listed now; None if it is not, or not on this machine."""
+    async def open_file(self, tx: Transaction, org_id: int, file: str) -> tuple[int, PartFile] | None:
+        """Open a file that is listed now and return its descriptor; None if it is not, or not on this machine."""
         part = await store.find_part(tx, org_id, file)
         if part is None or self._data_dir is None:
             return None
@@ -119,14 +109,12 @@ class LakeSource:
             descriptor = os.open(files.path(self._data_dir, org_id, file), os.O_RDONLY)
         except FileNotFoundError:
             return None
-        return PartContent(descriptor, part.size, part.sha256.hex())
+        return descriptor, part
 
 
-async def _heap(
-    tx: Transaction, org_id: int, closed: int, touched: list[TouchedContact]
-) -> AsyncIterator[pa.RecordBatch]:
-    outdated = np.array([contact.number for contact in touched if contact.number is not None], np.int64)
-    async for page, of_touched in read_heap(tx, org_id, closed, touched):
+async def _unfiled(tx: Transaction, org_id: int, listing: Listing) -> AsyncIterator[pa.RecordBatch]:
+    outdated = np.array(listing.touched_numbers, np.int64)
+    async for page, of_touched in read_heap(tx, org_id, listing.progress.closed, listing.touched):
         batch = _batch(page)
         yield batch if of_touched else batch.filter(pa.array(~np.isin(page.contacts, outdated)))
 
@@ -138,29 +126,6 @@ def _batch(page: EventPage) -> pa.RecordBatch:
 
 async def _contacts(tx: Transaction, org_id: int, above: int) -> AsyncIterator[pa.RecordBatch]:
     after = FIRST_ID
-    while found := await part_reads.read_contact_ids(tx, org_id, above, CONTACTS_PER_PAGE, after):
-        batch, after = found
+    while page := await part_reads.read_contact_ids(tx, org_id, above, CONTACTS_PER_PAGE, after):
+        batch, after = page
         yield batch
-
-
-class ArrowWriter:
-    """Writes an Arrow stream in pieces, as they are taken."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._sink = io.BytesIO()
-        self._writer = pa.ipc.new_stream(self._sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
-
-    def write(self, batches: Iterable[pa.RecordBatch]) -> bytes:
-        for batch in batches:
-            self._writer.write_batch(batch)
-        return self._take()
-
-    def end(self) -> bytes:
-        self._writer.close()
-        return self._take()
-
-    def _take(self) -> bytes:
-        written = self._sink.getvalue()
-        self._sink.seek(0)
-        self._sink.truncate()
-        return written

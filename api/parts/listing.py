@@ -14,7 +14,7 @@ from api.store.analyst import Snapshot, export_snapshot
 from api.store.database import Transaction
 from api.store.parts import EventPage, PartFile, Progress, TouchedContact
 
-MAX_HEAP_ROWS = 1_000_000  # that are not in files
+MAX_UNFILED_ROWS = 1_000_000  # that are not in files
 _TOUCHED_PER_PAGE = 500
 _BEYOND = 2**62  # no transaction has this number
 
@@ -46,7 +46,7 @@ async def read_listing(tx: Transaction, data_dir: Path, org_id: int) -> Listing:
         raise NoPartsError("the parts are of another cluster")
     if progress.folder != files.find_folder_id(data_dir):
         raise NoPartsError("the parts are in another folder")
-    if await store.count_tail(tx, org_id, progress.closed, MAX_HEAP_ROWS + 1) > MAX_HEAP_ROWS:
+    if await store.count_tail(tx, org_id, progress.closed, MAX_UNFILED_ROWS + 1) > MAX_UNFILED_ROWS:
         raise NoPartsError("the parts are too far behind")
     parts = await store.list_parts(tx, org_id)
     for part in parts:
@@ -60,7 +60,7 @@ async def read_heap(
 ) -> AsyncIterator[tuple[EventPage, bool]]:
     """Yield the rows from `closed` on, then all rows of touched contacts; the flag says which of both.
 
-    The first still have rows of touched contacts. Raises NoPartsError if there are more than `MAX_HEAP_ROWS`.
+    The first still have rows of touched contacts. Raises NoPartsError if there are more than `MAX_UNFILED_ROWS`.
     """
     rows = 0
     async for page, _ in read_pages(tx, org_id, closed, _BEYOND):
@@ -72,7 +72,7 @@ async def read_heap(
         after = store.FIRST_ID
         while page := await store.read_contacts(tx, org_id, ids, _BEYOND, PAGE_ROWS, after):
             rows += len(page)
-            if rows > MAX_HEAP_ROWS:
+            if rows > MAX_UNFILED_ROWS:
                 raise NoPartsError("the touched contacts have too many events")
             yield page, True
             after = page.last_id

@@ -116,6 +116,22 @@ def arrow_type(column: ResultColumn) -> pa.DataType:
     return _TYPES.get(column.oid, pa.string())
 
 
+class BatchStream:
+    """Writes an Arrow stream of record batches in pieces, as they are taken."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = _Sink()
+        self._writer = pa.ipc.new_stream(self._sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+
+    def batch(self, batch: pa.RecordBatch) -> bytes:
+        self._writer.write_batch(batch)
+        return self._sink.take()
+
+    def end(self) -> bytes:
+        self._writer.close()
+        return self._sink.take()
+
+
 class _Sink:
     """A file object with the methods that Arrow needs. A BytesIO copies while it grows, which takes twice as long."""
 

@@ -11,8 +11,9 @@ import pyarrow as pa
 from msgspec import Meta
 from sanic import Blueprint, Request
 
-from api.parts.lake import CONTACTS, EVENTS, ArrowWriter
+from api.parts.lake import ANSWER_TIMEOUT_S, CONTACTS, EVENTS
 from api.parts.listing import NoPartsError
+from api.query.arrow import BatchStream
 from api.routes.request import PRIVATE, Operation, cancel_when_key_ends, principal_of, services
 from api.routes.responses import RequestRefusedError
 from api.routes.sql import SQL
@@ -39,7 +40,7 @@ class ContactsQuery(Body, frozen=True):
 async def read_events(request: Request) -> None:
     """List the files of events, and stream the events that are not in them.
 
-    The answer is a line of JSON (`watermark`, `files`, `events`, `touched`) and an Arrow stream.
+    The answer is a line of JSON (`watermark`, `files`, `eventNumbers`, `touched`) and an Arrow stream.
     """
     lake = services(request).lake
     try:
@@ -61,51 +62,56 @@ async def read_contacts(request: Request, query: ContactsQuery) -> None:
 @blueprint.get("/files/<file_id:str>")
 @Operation(SQL, media=_BYTES)
 async def read_file(request: Request, file_id: str) -> None:
-    """Send a file of events (Parquet). `Range: bytes=N-` continues a download; a file never changes."""
+    """Send a file of events (Parquet). `Range: bytes=N-` continues a download; a file never changes.
+
+    After five minutes the connection is closed, because the file may have been removed since.
+    """
     context = services(request)
     async with context.database.transaction() as tx:
-        found = await context.lake.open_file(tx, principal_of(request).org_id, file_id)
-    if found is None:
+        opened = await context.lake.open_file(tx, principal_of(request).org_id, file_id)
+    if opened is None:
         raise RequestRefusedError(404, "file not found")
+    descriptor, part = opened
     try:
-        asked = _RANGE.fullmatch(request.headers.get("range", ""))
-        first = int(asked[1]) if asked is not None else 0
-        if first >= found.size:
-            raise RequestRefusedError(416, f"the file has {found.size} bytes")
+        range_match = _RANGE.fullmatch(request.headers.get("range", ""))
+        first = int(range_match[1]) if range_match is not None else 0
+        if first >= part.size:
+            raise RequestRefusedError(416, f"the file has {part.size} bytes")
         headers = {
             **PRIVATE,
-            "etag": f'"{found.sha256}"',
+            "etag": f'"{part.sha256.hex()}"',
             "accept-ranges": "bytes",
-            "content-length": str(found.size - first),
+            "content-length": str(part.size - first),
         }
-        if asked is not None:
-            headers["content-range"] = f"bytes {first}-{found.size - 1}/{found.size}"
-        async with cancel_when_key_ends(request, SQL):
-            status = 200 if asked is None else 206
+        if range_match is not None:
+            headers["content-range"] = f"bytes {first}-{part.size - 1}/{part.size}"
+        async with cancel_when_key_ends(request, SQL), asyncio.timeout(ANSWER_TIMEOUT_S):
+            status = 200 if range_match is None else 206
             response = await request.respond(status=status, content_type=_BYTES, headers=headers)
-            for start in range(first, found.size, _PIECE_BYTES):
-                await response.send(await asyncio.to_thread(os.pread, found.descriptor, _PIECE_BYTES, start))
+            for start in range(first, part.size, _PIECE_BYTES):
+                await response.send(await asyncio.to_thread(os.pread, descriptor, _PIECE_BYTES, start))
             await response.eof()
+    except TimeoutError:
+        request.transport.abort()  # type: ignore[attr-defined]
     finally:
-        os.close(found.descriptor)
+        os.close(descriptor)
 
 
 async def _stream(
     request: Request, batches: AsyncIterator[pa.RecordBatch], schema: pa.Schema, before: bytes = b""
 ) -> None:
-    writer = ArrowWriter(schema)
-    first = await anext(batches, None)  # an error of the query shows up here, while a refusal is still possible
+    stream = BatchStream(schema)
+    batch = await anext(batches, None)  # an error of the query shows up here, while a refusal is still possible
     response = await request.respond(content_type=_BYTES, headers=PRIVATE)
     try:
         if before:
             await response.send(before)
-        batch = first
         while batch is not None:
-            piece = await asyncio.to_thread(writer.write, [batch])
+            piece = await asyncio.to_thread(stream.batch, batch)
             for start in range(0, len(piece), _PIECE_BYTES):
                 await response.send(piece[start : start + _PIECE_BYTES])
             batch = await anext(batches, None)
-        await response.send(writer.end())
+        await response.send(stream.end())
         await response.eof()
     except BaseException as error:  # only a closed connection shows that the response is incomplete
         request.transport.abort()  # type: ignore[attr-defined]

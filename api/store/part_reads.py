@@ -43,6 +43,6 @@ async def read_contact_ids(
     if not int.from_bytes(count or b"", "big"):
         return None
     raw = fixed_width(ids, "V16").tobytes()
-    found = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(raw) // 16, [None, pa.py_buffer(raw)])
+    id_column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(raw) // 16, [None, pa.py_buffer(raw)])
     contacts = pa.array(fixed_width(numbers, ">i8").astype(np.int64))
-    return pa.record_batch([contacts, found], ["contact", "id"]), str(UUID(bytes=raw[-16:]))
+    return pa.record_batch([contacts, id_column], ["contact", "id"]), str(UUID(bytes=raw[-16:]))

@@ -329,15 +329,8 @@ class PartsSummary(msgspec.Struct, frozen=True):
 async def list_parts(tx: Transaction, org_id: int) -> list[PartFile]: ...
 
 
-class FoundPart(msgspec.Struct, frozen=True):
-    """The size of a file and the digest of its content."""
-
-    size: int
-    sha256: bytes
-
-
 @query
-async def find_part(tx: Transaction, org_id: int, file: Uuid) -> FoundPart | None: ...
+async def find_part(tx: Transaction, org_id: int, file: Uuid) -> PartFile | None: ...
 
 
 @query

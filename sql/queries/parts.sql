@@ -241,8 +241,10 @@ WHERE org_id = :org_id AND removed_at IS NULL AND to_regclass('workbench.events_
 ORDER BY month, bucket, rows, file;
 
 -- find_part --
--- A file whose events are valid: its size and its digest.
-SELECT size, sha256 FROM parts
+-- A file, if its events are valid.
+SELECT file, bucket, month, rows, size, (extract(epoch FROM first_at) * 1000000)::bigint AS first_at,
+       (extract(epoch FROM last_at) * 1000000)::bigint AS last_at, sha256
+FROM parts
 WHERE org_id = :org_id AND file = :file AND removed_at IS NULL AND to_regclass('workbench.events_' || month)::oid = partition;
 
 -- add_parts --

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import itertools
+import os
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -27,7 +28,7 @@ from tests.in_process import served
 from workbench import MissingDependencyError, SqlError, UnknownOutcomeError, Workbench
 from workbench.connection import Connection
 from workbench.contacts import Contact
-from workbench.lake import Lake, lake
+from workbench.lake import Lake, sync
 
 SECRET = "a secret of lakes"
 _COUNTRIES = ["CH", 'A"\\é', None, True, 12.50, ["x"], "12"]
@@ -45,6 +46,9 @@ class Site(msgspec.Struct):
     folder: Path
     copy: Path
     now: datetime
+
+    def __repr__(self) -> str:
+        return "Site"  # asyncio prints it when a step was slow, and the text of `wb` would wait for this loop
 
     async def send(self, *numbers: int, **payload: Any) -> None:
         events = [
@@ -64,7 +68,7 @@ class Site(msgspec.Struct):
         await build.build(self.database, self.folder, self.org_id, lambda: self.now)
 
     async def sync(self) -> Lake:
-        return await asyncio.to_thread(lake, self.connection, self.copy)
+        return await asyncio.to_thread(sync, self.connection, self.copy)
 
     async def assert_equal(self) -> Lake:
         """Sync, and compare every event with that of the database at the watermark."""
@@ -197,6 +201,11 @@ async def test_sql_over_a_copy(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     await site.build()
     await site.send(*range(40, 60))
     copied = await site.sync()
+    left = copied.folder / "spill-left"  # by a process that was killed
+    left.mkdir()
+    os.utime(left, (0, 0))
+    await site.sync()
+    assert not left.exists()
     query = "SELECT event, count(*) AS events, sum({}) AS usd FROM {} GROUP BY event ORDER BY event"
     found = await asyncio.to_thread(copied.sql, query.format("number_usd", "events"))
     sums = await asyncio.to_thread(site.wb.sql, query.format("(payload ->> 'usd')::numeric", "app_events"))

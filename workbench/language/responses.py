@@ -1043,19 +1043,19 @@ class ApprovalView(msgspec.Struct, frozen=True, rename="camel"):
 class LakeFile(msgspec.Struct, frozen=True):
     """A file of events. `sha256`: of its content, in hex digits."""
 
-    file: str
+    id: str
     rows: int
     size: int
     sha256: str
 
 
-class LakeManifest(msgspec.Struct, frozen=True):
-    """The files of events that are valid at a watermark. `events`: the numbers of the names in them.
+class LakeManifest(msgspec.Struct, frozen=True, rename="camel"):
+    """The files of events that are valid at a watermark. `eventNumbers`: the numbers of the names in them.
 
     `touched`: the numbers of contacts whose events in the files are outdated.
     """
 
     watermark: str
     files: tuple[LakeFile, ...]
-    events: dict[str, int]
+    event_numbers: dict[str, int]
     touched: tuple[int, ...]
