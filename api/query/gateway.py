@@ -76,7 +76,7 @@ class InvalidQueryError(Exception):
 
 
 QUERY_FAILURES = (QueryError, InvalidQueryError, ReaderError)
-"""What is wrong with a query or its result; TooManyQueriesError is among them, and goes by."""
+"""Errors of a query or its result. TooManyQueriesError is one of them but temporary: catch it first to retry."""
 
 
 def describe_failure(error: Exception) -> str:
