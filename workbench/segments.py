@@ -71,7 +71,7 @@ class Segment:
     `name`: in conditions, SQL and reports. `size`: the number of contacts at the last refresh. `sql` and `params`: the
     query; for an audience, the query of its frame or None. `every`: the interval between refreshes; None for an
     audience. `provenance`: the origin of an audience: `rows` and `unknown`; for a result of `wb.sql` also its query and
-    watermark. `full_refresh_reason`: the part of the query because of which each refresh reads all contacts; None if a
+    watermark. `full_refresh_reason`: what in the query makes each refresh read all contacts; None if a
     refresh reads only those that changed.
     """
 
@@ -176,7 +176,7 @@ class Segment:
             interval = interval.removeprefix("1 ")
         text = f"Refreshed {moment(record.refreshed_at)} (UTC), every {interval}"
         if record.full_refresh_reason is not None:
-            return f"{text}, each time for all contacts, because of {record.full_refresh_reason}."
+            return f"{text}, each time for all contacts, because {record.full_refresh_reason}."
         if record.refresh is None:
             return f"{text}."
         if record.refresh.contacts is None:
@@ -297,7 +297,7 @@ class QueryPreview(SegmentPreview, frozen=True):
         if self.unknown:
             sentences.append(f"{quantity(self.unknown, 'id')} left out: unknown or erased contacts.")
         if self.full_refresh_reason is not None:
-            sentences.append(f"Each refresh would read all contacts, because of {self.full_refresh_reason}.")
+            sentences.append(f"Each refresh would read all contacts, because {self.full_refresh_reason}.")
         return " ".join(sentences)
 
     @printable_text

@@ -15,11 +15,11 @@ Join = Literal["first", "inner", "left", "cross"]
 
 
 class UnsupportedSqlError(Exception):
-    """A part of the statement is not known here. `position` counts its characters from 1."""
+    """A part of the statement, `reason`, is not known here. `position` counts its characters from 1."""
 
     def __init__(self, reason: str, position: int) -> None:
         self.reason, self.position = reason, position
-        super().__init__(f"{reason} (character {position})")
+        super().__init__(f"{reason} is not supported (character {position})")
 
 
 # --- The tree
@@ -211,7 +211,7 @@ class _Parser:
 
     def refuse(self, reason: str | None = None) -> NoReturn:
         token = self.token
-        raise UnsupportedSqlError(reason or (token.text.upper() or "the end of the statement"), token.start + 1)
+        raise UnsupportedSqlError(reason or (token.text.upper() or "an incomplete statement"), token.start + 1)
 
     def _is(self, *texts: str, after: int = 0) -> bool:
         token = self._tokens[min(self._at + after, len(self._tokens) - 1)]
@@ -519,6 +519,8 @@ class _Parser:
         if name == "double":
             self._expect("precision")
         if self._take("("):
+            if name in ("timestamp", "timestamptz"):
+                self.refuse("a time with a precision")  # a cast that rounds
             while self._next().kind == "value" and self._take(","):
                 pass
             self._expect(")")

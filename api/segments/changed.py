@@ -16,8 +16,8 @@ same rows in both snapshots.
 """
 
 from collections.abc import Collection
-from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -35,25 +35,33 @@ from api.store.analyst import Evaluate, Snapshot, resolve_snapshot
 from api.store.database import Transaction
 from api.store.segments import ChangedSince
 from workbench.language.problem import Problem
+from workbench.language.sql import tokenize
 
 MAX_CHANGED = 50_000  # beyond that the whole query is not slower; 2 MB of ids in its session
 
-_OVERLAP = timedelta(minutes=5)  # longer than any transaction takes from its time to its commit
+# Increase it with each change of what `read_form` accepts or returns: the next refresh then reads all contacts.
+_PROOF_VERSION = 2
+
+_OVERLAP = timedelta(minutes=5)  # longer than any request takes from its time to its transaction
 _DAY = timedelta(days=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 Moments: TypeAlias = tuple[datetime | None, ...]
 
 
 class Watermark(msgspec.Struct, frozen=True):
     """What the members of a segment were computed from.
 
-    `query`: the hash of the query. `borders`: the values of its borders; None where one is null. `unsettled`: contacts
-    whose rows were being moved. `partitions`: those of events, by their oids.
+    `query`: the version of the proof and the hash of the query. `borders`: the values of its borders; None where one is
+    null. `unsettled`: contacts whose rows were being moved. `open_since`: no transaction that the snapshot does not
+    have began earlier. `partitions`: those of events, by their oids.
     """
 
     query: str
     snapshot: Snapshot
     borders: Moments
     unsettled: tuple[str, ...]
+    open_since: datetime
     partitions: frozenset[int] = frozenset()
 
 
@@ -69,10 +77,12 @@ class ChangedContacts:
         self.watermark: Watermark | None = None
         self.reason: str | None = "the server does not tell which transactions a query sees"
         self._org_id, self._query = org_id, query
-        self._hash = AnalystQuery(org_id, query.sql, query.params, clear_emails=False).hash
+        query_hash = AnalystQuery(org_id, query.sql, query.params, clear_emails=False).hash
+        self._hash = f"{_PROOF_VERSION}:{query_hash}"
         self._seal = keyring.of(org_id).seal_email
-        self._former = None if former is None else msgspec.json.decode(former, type=Watermark)
+        self._former = _read_watermark(former)
         self._unsettled: tuple[str, ...] = ()
+        self._open_since: datetime | None = None
         self._form: Form | None = None
         try:
             self._form = read_form(query)
@@ -82,6 +92,7 @@ class ChangedContacts:
     async def prepare(self, tx: Transaction) -> None:
         if self._form is not None:
             self._unsettled = tuple(await store.find_unsettled(tx, self._org_id))
+            self._open_since = await store.find_oldest_transaction(tx)
 
     async def choose(self, tx: Transaction, snapshot: Snapshot, evaluate: Evaluate) -> Collection[str] | None:
         self.contact_ids = self.watermark = None
@@ -89,7 +100,8 @@ class ChangedContacts:
             return None
         borders = await self._evaluate_borders(self._form.borders, evaluate)
         partitions = frozenset(await store.list_partitions(tx))
-        self.watermark = Watermark(self._hash, snapshot, borders, self._unsettled, partitions)
+        open_since = min(self._open_since or snapshot.at, snapshot.at)
+        self.watermark = Watermark(self._hash, snapshot, borders, self._unsettled, open_since, partitions)
         former = self._former
         if former is None or former.query != self._hash:
             self.reason = "there is no earlier refresh of this query to start from"
@@ -105,11 +117,11 @@ class ChangedContacts:
     async def _evaluate_borders(self, borders: tuple[Border, ...], evaluate: Evaluate) -> Moments:
         if not borders:
             return ()
-        # In UTC and with all digits; the line break ends a comment.
-        texts = [f"to_char(({border.sql}\n)::timestamptz, 'YYYY-MM-DD\"T\"HH24:MI:SS.USOF')" for border in borders]
+        # The line break ends a comment.
+        texts = [f"extract(epoch FROM ({border.sql}\n)::timestamptz)::text" for border in borders]
         text = f"SELECT {', '.join(texts)}"
-        params = self._query.params
-        used = {name: value for name, value in params.items() if f":{name}" in text} if isinstance(params, dict) else {}
+        params = self._query.params if isinstance(self._query.params, dict) else {}
+        used = {token.text[1:]: params[token.text[1:]] for token in tokenize(text) if token.kind == "name"}
         statement = bind(text, used, self._seal)
         assert not isinstance(statement, Problem), statement
         moments = await evaluate(statement.statement, statement.parameters)
@@ -119,7 +131,7 @@ class ChangedContacts:
         self, tx: Transaction, former: Watermark, seen: Snapshot, present: Watermark
     ) -> frozenset[str] | None:
         """Return the contacts that changed since a watermark; None, and set `reason`, if these are not to be found."""
-        limit, since = MAX_CHANGED + 1, seen.at - _OVERLAP
+        limit, since = MAX_CHANGED + 1, former.open_since - _OVERLAP
         first_id, last_id = (uuid7_from(max(to_us(at), 0), bytes(8)) for at in (since, present.snapshot.at + _DAY))
         form = self._form
         assert form is not None
@@ -140,9 +152,11 @@ class ChangedContacts:
             if before == after:
                 continue
             if before is None or after is None:
-                self.reason = "a time that the query compares with is null or infinite"
+                self.reason = "a time that the query compares with is null"
                 return None
-            low, high = min(before, after), max(before, after) + (_DAY if border.by_day else timedelta())
+            low, high = min(before, after), max(before, after)
+            if border.by_day:
+                high = min(high, _LAST - _DAY) + _DAY
             for column in border.columns:
                 if column == CREATED:
                     changed.update(await store.find_created(tx, self._org_id, low, high, limit))
@@ -159,11 +173,21 @@ class ChangedContacts:
         return None
 
 
-def _read_moment(text: str) -> datetime | None:
-    """Return the moment; None beyond the year 9999, where no event is."""
-    with suppress(ValueError):
-        return datetime.fromisoformat(text)
-    return None
+def _read_watermark(text: bytes | None) -> Watermark | None:
+    """Return a watermark; None if it is of a release with other fields."""
+    try:
+        return None if text is None else msgspec.json.decode(text, type=Watermark)
+    except msgspec.ValidationError:
+        return None
+
+
+def _read_moment(seconds: str) -> datetime:
+    """Return the moment, from the seconds since 1970; beyond the years 1 to 9999, where no event is, the next one."""
+    number = Decimal(seconds)
+    try:
+        return _EPOCH + timedelta(microseconds=int(number * 1_000_000))
+    except OverflowError:
+        return _FIRST if number < 0 else _LAST
 
 
 def refusal(query: SegmentQuery) -> str | None:

@@ -1,6 +1,7 @@
-"""Whether a segment can be refreshed by increments: whether its query decides about each contact by itself.
+"""Whether a segment can be refreshed by increments.
 
-The members of such a segment change only with the contacts that changed. So a refresh evaluates the same query on views
+A refresh reads only the contacts that changed if the query decides each contact's membership from that contact's own
+rows. So a refresh evaluates the same query on views
 that have the rows of these contacts only (the schema `analyst_changed`), and leaves all other members as they are. This
 is exact if every row that the query computes comes from rows of one contact. `read_form` proves that, or says what
 prevents it:
@@ -90,7 +91,8 @@ def read_form(query: SegmentQuery) -> Form:
 OCCURRED, RECEIVED = TimeColumn("app_events", "occurred_at"), TimeColumn("app_events", "created_at")
 CREATED = TimeColumn("contacts", "created_at")
 _CLOCK = frozenset(("now", "transaction_timestamp", "current_date", "current_timestamp", "localtimestamp"))
-_CLOCK_TEXT = re.compile(r"\b(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+# Postgres reads a moment as runs of letters, so a digit or an underscore ends a word here.
+_CLOCK_TEXT = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE | re.ASCII)
 _ONE_ROW_FUNCTIONS = words(
     """
     abs array_length array_position btrim cardinality ceil ceiling char_length coalesce concat concat_ws
@@ -303,7 +305,22 @@ class _Reading:
         named = dict(named)
         for name, columns, inner in query.named:
             named[name] = _renamed(self._table(inner, named), columns, inner)
-        return self._body(query.body, named, outer)  # without LIMIT the order has no effect
+        self._check_order(query, outer)
+        return self._body(query.body, named, outer)
+
+    def _check_order(self, query: Query, outer: _Scope | None) -> None:
+        """Refuse what could change the rows: a function that returns several, or an aggregate of all rows."""
+        functions = _ONE_ROW_FUNCTIONS | _CLOCK
+        if outer is None and isinstance(query.body, Select) and query.body.groups:
+            functions |= _AGGREGATES
+        for part in (part for expression in query.order for part in _parts(expression)):
+            match part:
+                case FunctionCall(function=function) if function not in functions:
+                    _refuse(part, f"{function}() in ORDER BY")
+                case Subquery():
+                    _refuse(part, "a subquery in ORDER BY")
+                case _:
+                    pass
 
     def _table(self, query: Query, named: Mapping[str, _Result]) -> _Result:
         """Read a query whose result is used like a table."""
@@ -317,7 +334,9 @@ class _Reading:
             return self._select(body, named, outer)
         left, right = self._body(body.left, named, outer), self._body(body.right, named, outer)
         if len(left.columns) != len(right.columns):
-            _refuse(body, "results with different numbers of columns")
+            _refuse(body, "a combination of different numbers of columns")
+        if any(value.is_untracked for result in (left, right) for _, value in result.columns):
+            _refuse(body, "updated_at of contacts")
         columns = [
             (
                 name,
@@ -327,7 +346,6 @@ class _Reading:
                     by_day=a.by_day or b.by_day,
                     is_moment=a.is_moment and b.is_moment,
                     is_inexact=a.is_inexact or b.is_inexact,
-                    is_untracked=a.is_untracked or b.is_untracked,
                 ),
             )
             for (name, a), (_, b) in zip(left.columns, right.columns, strict=True)
@@ -391,10 +409,10 @@ class _Reading:
             case FunctionCall() as call:
                 if call.function not in _SET_FUNCTIONS:
                     _refuse(call, f"{call.function}()")
-                for argument in call.arguments:
-                    self._value(argument, scope, named)
+                arguments = [self._value(argument, scope, named) for argument in call.arguments]
+                value = _Value(is_inexact=any(argument.is_inexact for argument in arguments))
                 names = dict.fromkeys((source.name, call.function, "key", "value", "ordinality", *source.columns))
-                result = _Result([(name, _PLAIN) for name in names], False, False)
+                result = _Result([(name, value) for name in names], False, False)
             case _:
                 assert_never(source.value)
         if not isinstance(source.value, FunctionCall):
@@ -410,6 +428,8 @@ class _Reading:
             elif result.of_contacts and not scope.tie_optional(source.on):
                 _refuse(source, "a LEFT JOIN that is not by the contact")
         for name in source.using:
+            if any(column == name and value.is_untracked for s in scope.sources for column, value in s.columns):
+                _refuse(source, f"{name} of contacts")
             scope.merge(name)
         if source.join == "left":
             if result.of_contacts and not scope.is_tied_to_others(len(scope.sources) - 1):
@@ -429,26 +449,30 @@ class _Reading:
             case SqlOperation(operator="and" | "()", operands=operands):
                 for operand in operands:
                     yield from self._event_names(operand, number, scope)
-            case SqlOperation(operator="=" | "in" | "= any", operands=(Column(name="event") as column, *values)):
+            case SqlOperation(
+                operator="=" | "in" | "= any" as operator, operands=(Column(name="event") as column, *values)
+            ):
                 if scope.find(column) == (scope, number, _PLAIN):
-                    texts = [text for value in values for text in self._texts_of(value)]
+                    texts = [text for value in values for text in self._texts_of(value, is_array=operator == "= any")]
                     if None not in texts:
                         yield {text for text in texts if text is not None}
             case _:
                 pass
 
-    def _texts_of(self, value: Expression) -> Sequence[str | None]:
-        """Return the text, or texts, of a literal or a parameter; None for what is neither."""
+    def _texts_of(self, value: Expression, *, is_array: bool) -> Sequence[str | None]:
+        """Return the text of a literal or a parameter, or the texts of an array parameter; None for anything else."""
         if not isinstance(value, Constant):
             return [None]
         text, params = value.text, self._params
         if text.startswith("'"):
-            return [text[1:-1].replace("''", "'")]
+            return [None if is_array else text[1:-1].replace("''", "'")]  # '{a,b}' is an array
         given: Json = None
         if text.startswith(":") and isinstance(params, dict):
             given = params.get(text[1:])
         elif text[1:].isdecimal() and text.startswith("$") and isinstance(params, list):
             given = params[int(text[1:]) - 1] if 0 < int(text[1:]) <= len(params) else None
+        if is_array != isinstance(given, list):
+            return [None]
         return [item if isinstance(item, str) else None for item in (given if isinstance(given, list) else [given])]
 
     def _group_is_key(
@@ -472,6 +496,8 @@ class _Reading:
     def _value(self, value: Expression, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
         match value:
             case Constant(text=text):
+                if text[:1] in ("E", "e") and "\\" in text:
+                    _refuse(value, f"the text {text}, which has escapes,")
                 if _CLOCK_TEXT.search(text) and not text.startswith(":"):
                     _refuse(value, f"the text {text}, which can be a moment,")
                 return _PLAIN
@@ -516,7 +542,7 @@ class _Reading:
             return _PLAIN
         is_inexact = any(operand.is_inexact for operand in operands)
         if operator.startswith("::"):
-            name, operand = operator[2:], operands[0]
+            name, operand = operator[2:].replace("[]", ""), operands[0]
             if name in _FLOATS:
                 return _Value(is_inexact=True)
             if name in _MOMENTS:
@@ -535,7 +561,7 @@ class _Reading:
     def _call(self, call: FunctionCall, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
         function = call.function
         if function in _CLOCK:
-            _refuse(call, f"{function}, which is not alone on one side of a comparison with occurred_at or created_at")
+            _refuse(call, f"{function}, which is not alone on one side of a comparison with occurred_at or created_at,")
         values = [self._value(argument, scope, named) for argument in call.arguments]
         if call.filter is not None:
             self._value(call.filter, scope, named)
@@ -571,7 +597,7 @@ class _Reading:
                 case Constant():
                     self._value(part, scope, named)
                     if part.text[1:].isdecimal() and part.text.startswith("$"):
-                        _refuse(part, f"{part.text} beside the clock; name the value, as in :days")
+                        _refuse(part, f"{part.text} beside the clock (name the value, as in :days)")
                 case _:
                     pass
         value = _PLAIN if _is_border(time) else self._value(time, scope, named)
@@ -608,7 +634,7 @@ def _refuse(node: SqlNode, reason: str) -> NoReturn:
 
 def _renamed(result: _Result, names: Sequence[str], node: SqlNode) -> _Result:
     if len(names) > len(result.columns):
-        _refuse(node, "more names than columns")
+        _refuse(node, "a list of more names than columns")
     columns = [
         (names[number] if number < len(names) else name, value) for number, (name, value) in enumerate(result.columns)
     ]
@@ -616,7 +642,7 @@ def _renamed(result: _Result, names: Sequence[str], node: SqlNode) -> _Result:
 
 
 def _name_of(value: Expression) -> str:
-    """Return the name that Postgres gives a column without one, as far as it can be a name that others use."""
+    """Return the column name that Postgres derives, or `?column?`."""
     match value:
         case Column(name=name):
             return name

@@ -69,6 +69,9 @@ async def refresh_due(services: SegmentServices, clock: Clock) -> int:
         except DatabaseUnavailableError as error:
             _log.warning("segment_interrupted", extra={"org_id": row.org_id, "segment": row.id, "reason": str(error)})
             await _record_failure(services, row, describe_failure(error), clock.now(), RETRY_DELAY)
+        except Exception:  # noqa: BLE001 - a defect: it must not hold up other segments until the lease ends
+            _log.exception("segment_failed", extra={"org_id": row.org_id, "segment": row.id})
+            await _record_failure(services, row, "internal error; the log has it", clock.now(), interval(row))
         count += 1
 
 

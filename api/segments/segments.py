@@ -57,6 +57,10 @@ _RIGHT_AFTER = timedelta(microseconds=1)
 _REPAIR_OVERLAP = timedelta(minutes=5)  # longer than any erasure or merge takes from its timestamp to its commit
 
 
+class _OutdatedError(Exception):
+    """While the query ran, the segment was refreshed, or a contact that was not read was merged with one that was."""
+
+
 class SegmentResult(msgspec.Struct, frozen=True):
     """A segment after a change.
 
@@ -87,7 +91,7 @@ async def create(services: SegmentServices, author: Author, draft: SegmentBody) 
     if await _find(services, author.org_id, draft.name) is not None:
         return _name_taken(draft.name)
     params = seal_params(draft.query.params, services.keyring.of(author.org_id))
-    changed = _changed_contacts(services, author.org_id, draft.query)
+    changed = ChangedContacts(author.org_id, draft.query, services.keyring)
     async with query_candidates(services, author.org_id, draft.query, changed) as (tx, counts):
         row = await store.insert_segment(
             tx,
@@ -124,7 +128,7 @@ async def update(services: SegmentServices, author: Author, name: str, edit: Seg
                 return SegmentResult(row)
             await _write(tx, author, edited, "segment.update", {"changed": ["everySeconds"]})
             return SegmentResult(await store.find_segment(tx, author.org_id, name) or edited)
-    changed = _changed_contacts(services, author.org_id, query_of(edited))
+    changed = ChangedContacts(author.org_id, query_of(edited), services.keyring)
     async with query_candidates(services, author.org_id, query_of(edited), changed) as (tx, counts):
         # Locked only now: the query may take half a minute.
         locked = _editable(await store.lock_segment(tx, author.org_id, name), edit)
@@ -147,27 +151,27 @@ async def refresh(
         await repair(services.database, row, row.refreshed_at or row.updated_at)
         return await _recount_audience(services.database, row, now)
     query = query_of(row)
-    changed = _changed_contacts(services, row.org_id, query, row.watermark)
-    async with query_candidates(services, row.org_id, query, changed) as (tx, counts):
-        locked = await store.lock_segment(tx, row.org_id, row.name)
-        if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
-            # The candidates come from the query as it was before that change.
-            return conflict("the segment was changed by another request; try again")
-        if locked.refreshed_at is not None and locked.refreshed_at > now:
-            return SegmentResult(locked)  # a refresh that began later was faster
-        contact_ids = changed.contact_ids
-        if contact_ids is None or (
-            locked.watermark == row.watermark
-            and contact_ids.issuperset(await store.find_survivors(tx, row.org_id, list(contact_ids)))
-        ):
-            change = await replace_members(services, tx, row, counts, now, changed)
+    changed = ChangedContacts(row.org_id, query, services.keyring, row.watermark)
+    try:
+        async with query_candidates(services, row.org_id, query, changed) as (tx, counts):
+            locked = await store.lock_segment(tx, row.org_id, row.name)
+            if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
+                # The candidates come from the query as it was before that change.
+                return conflict("the segment was changed by another request; try again")
+            if locked.refreshed_at is not None and locked.refreshed_at > now:
+                return SegmentResult(locked)  # a refresh that began later was faster
             contact_ids = changed.contact_ids
-        else:
-            # Another refresh, or a merge with a contact that was not looked at, was committed meanwhile.
-            change = None
-    if change is None:
+            if contact_ids is not None and locked.watermark != row.watermark:
+                raise _OutdatedError
+            change = await replace_members(services, tx, row, counts, now, changed)
+            # Only now, because the statements above see each merge that was committed before them.
+            if contact_ids is not None and not contact_ids.issuperset(
+                await store.find_merged(tx, row.org_id, list(contact_ids))
+            ):
+                raise _OutdatedError
+    except _OutdatedError:
         reason = "the segment was refreshed, or contacts were merged, while its query ran"
-        return await refresh(services, msgspec.structs.replace(locked, watermark=None), now, reason)
+        return await refresh(services, msgspec.structs.replace(row, watermark=None), now, reason)
     repaired = await repair(services.database, row, now)
     if contact_ids is None:
         return SegmentResult(repaired, counts, change, RefreshScope(None, reason or changed.reason))
@@ -319,12 +323,6 @@ async def repair(database: Database, row: SegmentRow, since: datetime) -> Segmen
         if difference := await store.repair_members(tx, key, *times, offset):
             await store.correct_size(tx, row, difference)
         return await store.find_segment(tx, row.org_id, row.name) or row
-
-
-def _changed_contacts(
-    services: SegmentServices, org_id: int, query: SegmentQuery, former: bytes | None = None
-) -> ChangedContacts:
-    return ChangedContacts(org_id, query, services.keyring, former)
 
 
 async def _find(services: SegmentServices, org_id: int, name: str) -> SegmentRow | None:

@@ -198,6 +198,11 @@ async def find_unsettled(tx: Transaction, org_id: int) -> list[Uuid]:
 
 
 @query
+async def find_oldest_transaction(tx: Transaction) -> datetime | None:
+    """Return since when the oldest other transaction of the application is open; None if there is none."""
+
+
+@query
 async def list_partitions(tx: Transaction) -> list[int]:
     """Return the oids of the partitions of events."""
 
@@ -231,8 +236,8 @@ async def find_related(tx: Transaction, org_id: int, ids: Sequence[Uuid]) -> lis
 
 
 @query
-async def find_survivors(tx: Transaction, org_id: int, ids: Sequence[Uuid]) -> list[Uuid]:
-    """Return the contacts that these contacts have been merged into."""
+async def find_merged(tx: Transaction, org_id: int, ids: Sequence[Uuid]) -> list[Uuid]:
+    """Return the contacts that these contacts have been merged into, and those that have been merged into these."""
 
 
 # --- Members

@@ -144,9 +144,16 @@ USING (SELECT segment_id, at FROM segment_sizes WHERE org_id = :org_id AND at < 
 WHERE s.org_id = :org_id AND s.segment_id = old.segment_id AND s.at = old.at;
 
 -- Contacts that changed --------------------------------------------------------------------------------------------
--- For increments: every contact with a row that a watermark's snapshot does not have, or that was moved or erased since. Numbers of
--- transactions are exact. What has only a time counts from five minutes before the watermark, as that is longer than any transaction
--- takes from its time to its commit.
+-- For increments: every contact with a row that a watermark's snapshot does not have, or that was moved or erased since. Events and
+-- changes have the number of their transaction. What has only a time counts from five minutes before the oldest transaction that was
+-- open at the watermark began.
+
+-- find_oldest_transaction --
+-- Since when the oldest transaction of the application is open; it need not have a number yet. Sessions of other roles show nothing.
+SELECT min(began_at) FROM (
+    SELECT xact_start FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+    UNION ALL
+    SELECT prepared FROM pg_prepared_xacts) AS open (began_at);
 
 -- find_unsettled --
 -- Contacts of merges and undone merges whose rows are still being moved.
@@ -160,8 +167,8 @@ SELECT inhrelid::bigint FROM pg_inherits WHERE inhparent = 'workbench.events'::r
 -- find_changed --
 -- Contacts that changed since a snapshot: those of its `open` transactions and of all from `end` on. New contacts are found by
 -- their ids, which begin with the time of the transaction: those that logs of a chain create have no event. With `events` only events of
--- these names count, and those that changed attributes if the query reads contacts. Of the changes only memberships count, or only others,
--- or merges alone, if the query reads no more.
+-- these names count, and those that changed attributes if the query reads contacts. Of changes of contacts, memberships count if
+-- `memberships`, other values if `contact_values`, merges always, and with an undone merge the contact that was kept.
 SELECT contact_id FROM events
 WHERE org_id = :org_id AND stored_in >= :oldest AND (stored_in >= :end OR stored_in = ANY (:open ::bigint[]))
     AND (:events ::text[] IS NULL OR event = ANY (:events ::text[]) OR (:contact_values ::boolean AND changed_at IS NOT NULL))
@@ -169,6 +176,10 @@ UNION
 SELECT contact_id FROM contact_changes
 WHERE org_id = :org_id AND stored_in >= :oldest AND (stored_in >= :end OR stored_in = ANY (:open ::bigint[]))
     AND CASE WHEN field ^@ 'segments.' THEN :memberships ::boolean ELSE :contact_values ::boolean OR field = 'mergedInto' END
+UNION
+SELECT (old #>> '{}')::uuid FROM contact_changes
+WHERE org_id = :org_id AND stored_in >= :oldest AND (stored_in >= :end OR stored_in = ANY (:open ::bigint[]))
+    AND field = 'mergedInto' AND jsonb_typeof(old) = 'string'
 UNION
 SELECT id FROM contacts WHERE org_id = :org_id AND id >= :first_id ::uuid AND id < :last_id ::uuid
 UNION
@@ -218,9 +229,11 @@ SELECT id FROM survivors
 UNION
 SELECT c.id FROM survivors s JOIN contacts c ON c.org_id = :org_id AND c.merged_into = s.id;
 
--- find_survivors --
--- The contacts that these contacts have been merged into.
-SELECT DISTINCT merged_into FROM contacts WHERE org_id = :org_id AND id = ANY (:ids ::uuid[]) AND merged_into IS NOT NULL;
+-- find_merged --
+-- The contacts that these contacts have been merged into, and those that have been merged into these.
+SELECT merged_into FROM contacts WHERE org_id = :org_id AND id = ANY (:ids ::uuid[]) AND merged_into IS NOT NULL
+UNION
+SELECT id FROM contacts WHERE org_id = :org_id AND merged_into = ANY (:ids ::uuid[]);
 
 -- Members ----------------------------------------------------------------------------------------------------------
 -- The ids that a query returns are copied into `candidates`, resolved to contacts in `wanted`, and then the members
@@ -308,7 +321,7 @@ WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (ARRAY(
 RETURNING contact_id;
 
 -- enter_wanted --
--- The same if only a few contacts are wanted: each is looked up, without reading the other members.
+-- Insert the wanted contacts as members, looking up each; for few contacts.
 INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
 SELECT :org_id, :segment, contact_id, :at FROM wanted
 ORDER BY contact_id

@@ -3,6 +3,7 @@
 import os
 import random
 import re
+from typing import Any
 
 import psycopg
 import pytest
@@ -36,6 +37,8 @@ PROVED = {
     ],
     "SELECT contact_id FROM app_events GROUP BY contact_id "
     "HAVING count(*) FILTER (WHERE date_trunc('day', now()) <= created_at) > 2": ["date_trunc('day', now())"],
+    "SELECT id AS contact_id FROM contacts ORDER BY lower(email), created_at DESC": [],
+    "SELECT contact_id FROM app_events WHERE event = 'snowboard' AND created_at::date > 'yesteryear'": [],
     "SELECT id AS contact_id FROM contacts WHERE (SELECT max(e.occurred_at) FROM app_events e "
     "WHERE e.contact_id = contacts.id) < current_timestamp - interval '1 week'": [
         "current_timestamp - interval '1 week'"
@@ -69,7 +72,23 @@ REFUSED = {
     "not SQL": "NOT",
     "SELECT contact_id FROM app_events WHERE event = E'a\\'b' COLLATE \"C\"": "COLLATE",
     "SELECT (contact_id) FROM app_events WHERE " + "(" * 200 + "true" + ")" * 200: "an expression that is nested",
-    "": "the end of the statement",
+    "SELECT c.id AS contact_id FROM contacts c ORDER BY generate_series(1, 2)": "generate_series() in ORDER BY",
+    "SELECT c.id AS contact_id FROM contacts c ORDER BY (SELECT count(*) FROM app_events)": "a subquery in ORDER BY",
+    "SELECT id AS contact_id FROM contacts c WHERE EXISTS (SELECT 1 FROM app_events e WHERE e.contact_id = c.id "
+    "ORDER BY count(*))": "count() in ORDER BY",
+    "SELECT contact_id FROM app_events WHERE occurred_at > (array['to' || 'day']::timestamptz[])[1]": "a text as",
+    "SELECT contact_id FROM app_events WHERE occurred_at > E'to\\x64ay'": "the text E'to\\x64ay', which has escapes",
+    "SELECT contact_id FROM app_events WHERE occurred_at > 'yesterday08:00'": "the text 'yesterday08:00'",
+    "SELECT contact_id FROM app_events WHERE occurred_at > 'now_'": "the text 'now_'",
+    "SELECT contact_id FROM app_events WHERE occurred_at = ANY ('{today08:00}')": "the text '{today08:00}'",
+    "SELECT contact_id FROM app_events WHERE occurred_at::timestamptz(0) > now()": "a time with a precision",
+    "SELECT contact_id FROM app_events WHERE cast(occurred_at AS timestamp(0)) > now()": "a time with a precision",
+    "SELECT c.id AS contact_id FROM contacts c JOIN (SELECT contact_id, occurred_at AS updated_at FROM app_events) e "
+    "USING (updated_at) WHERE e.contact_id = c.id": "updated_at of contacts",
+    "SELECT q.id AS contact_id FROM (SELECT * FROM contacts EXCEPT SELECT * FROM contacts) q": "updated_at of contacts",
+    "SELECT contact_id FROM app_events GROUP BY 1 HAVING sum((array[payload ->> 'a']::float8[])[1]) > 1": "a sum of",
+    "SELECT contact_id FROM app_events, unnest(array[1.5]::float8[]) AS x GROUP BY 1 HAVING sum(x) > 1": "a sum of",
+    "": "an incomplete statement",
 }
 
 
@@ -93,10 +112,28 @@ def test_a_value_can_be_a_moment() -> None:
         read_form(SegmentQuery(sql, {"since": "yesterday"}))
 
 
+@pytest.mark.parametrize(
+    ("condition", "params", "events"),
+    [
+        ("event IN ('b', 'a')", None, ("a", "b")),
+        ("event = ANY (:names)", {"names": ["b", "a"]}, ("a", "b")),
+        ("event = ANY ($1)", ["{a,b}"], None),
+        ("event = ANY ('{a,b}')", None, None),
+        ("event = :name", {"name": "{a,b}"}, ("{a,b}",)),
+        ("event = 'a' OR event = 'b'", None, None),
+    ],
+)
+def test_the_names_of_events_are_read_from_literals_and_parameters(
+    condition: str, params: Any, events: tuple[str, ...] | None
+) -> None:
+    sql = f"SELECT contact_id FROM app_events WHERE {condition}"
+    assert read_form(SegmentQuery(sql, params)).events == events
+
+
 async def test_the_check_says_what_prevents_increments(acme: Team) -> None:
     latest = {"sql": "SELECT contact_id FROM app_events ORDER BY occurred_at DESC LIMIT 3"}
     preview = await acme.expect_success("POST", "/preview", latest)
-    assert preview["fullRefreshReason"] == "LIMIT (character 61)"
+    assert preview["fullRefreshReason"] == "LIMIT is not supported (character 61)"
     made = await acme.expect_success("POST", "", {"name": "all", "sql": "SELECT id AS contact_id FROM contacts"})
     assert made["fullRefreshReason"] is None
     assert (await acme.expect_success("POST", "", {"name": "few", "contactIds": []}))["fullRefreshReason"] is None

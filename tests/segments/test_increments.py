@@ -19,23 +19,26 @@ import msgspec
 import psycopg
 import pytest
 
+from api.clock import Clock, to_us, uuid7
 from api.contacts import merge as contacts_merge
 from api.contacts.merge import settle_due
 from api.imports.errors import Rejects
 from api.imports.formats import ReadOptions, find_sources
 from api.imports.importer import import_history
 from api.query.parameters import bind
-from api.segments import segments
+from api.segments import changed, segments
 from api.segments.changed import ChangedContacts, Watermark
 from api.segments.definition import query_of
+from api.segments.refresh import refresh_due
 from api.segments.segments import SegmentResult
 from api.store.analyst import Evaluate, Snapshot
 from api.store.database import Transaction, TransactionConflictError, libpq_dsn
 from api.store.segments import SegmentRow, find_segment, list_segments
 from tests.segments.conftest import Team
-from tests.segments.test_erased_and_merged import author, erase, merge
+from tests.segments.test_erased_and_merged import ALL, author, erase, merge, refreshed, row_of
 from workbench.language.codec import encode
 from workbench.language.problem import Problem
+from workbench.language.responses import RefreshScope
 
 CONTACTS = 10
 EVENTS = ("deposit", "login", "signup")
@@ -393,6 +396,8 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> dict[int, World]:
         return chosen  # type: ignore[return-value]
 
     monkeypatch.setattr(ChangedContacts, "choose", choose_and_note)
+    # With five minutes every contact of a world would be a new one, and nothing could be missed.
+    monkeypatch.setattr(changed, "_OVERLAP", timedelta(0))
     monkeypatch.setattr(contacts_merge, "PAGE_ROWS", 2)
     monkeypatch.setattr(contacts_merge, "PAGES_PER_REQUEST", 1)
     return worlds
@@ -423,3 +428,109 @@ async def test_members_equal_those_of_the_whole_query_in_the_same_snapshot(
         await world.close()
     forms = sum(ChangedContacts(acme.id, query_of(row), world.team.services.keyring)._form is not None for row in rows)
     assert world.refreshes["increment"] >= forms * 5, world.refreshes
+
+
+async def test_a_transaction_that_was_open_for_long_is_not_missed(acme: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changed, "_OVERLAP", timedelta(0))
+    await acme.contact("ann")
+    await acme.expect_success("POST", "", ALL)
+    async with await psycopg.AsyncConnection.connect(libpq_dsn(acme.org.service.dsn)) as connection:
+        ((began_at,),) = await (await connection.execute("SELECT now()")).fetchall()
+        await acme.contact("ben")
+        assert (await refreshed(acme, "all")).row.size == 2  # its snapshot begins after the transaction
+        await connection.execute(
+            "INSERT INTO workbench.contacts (org_id, id, external_id, created_at, updated_at) "
+            "VALUES (%s, %s, 'cid', %s, %s)",
+            (acme.id, uuid7(to_us(began_at)), began_at, began_at),
+        )
+        await connection.commit()
+    result = await refreshed(acme, "all")
+    assert result.scope is not None
+    assert (result.row.size, result.scope.reason) == (3, None)
+
+
+async def test_a_merge_during_the_query_makes_it_read_all_contacts(acme: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changed, "_OVERLAP", timedelta(0))
+    rich = "SELECT contact_id FROM app_events GROUP BY 1 HAVING sum((payload ->> 'amount')::numeric) > 10"
+    ann, ben = await acme.contact("ann"), await acme.contact("ben")
+    deposit = {"event": "deposit", "contact": {"externalId": "ben"}, "payload": {"amount": 20}}
+    assert (await acme.org.post(deposit))[0] == 202
+    await acme.expect_success("POST", "", {"name": "rich", "sql": rich})
+    await acme.contact("ann")  # only she is read
+    choose = ChangedContacts.choose
+
+    async def merge_after_choice(self: ChangedContacts, *arguments: Any) -> Any:
+        monkeypatch.setattr(ChangedContacts, "choose", choose)
+        chosen = await choose(self, *arguments)
+        assert chosen == {ann}
+        await merge(acme, ann, ben)
+        return chosen
+
+    monkeypatch.setattr(ChangedContacts, "choose", merge_after_choice)
+    result = await refreshed(acme, "rich")
+    assert result.scope is not None
+    assert result.scope.reason == "the segment was refreshed, or contacts were merged, while its query ran"
+    assert await acme.members("rich") == {ann}
+    changes = await acme.rows(
+        "SELECT contact_id, new FROM contact_changes WHERE org_id = %s AND cause = 'refresh'", acme.id
+    )
+    assert [(str(contact_id), new) for contact_id, new in changes] == [(ben, True)]
+
+
+@pytest.mark.parametrize("name", ["a", "day", "MI", "time", "timestamptz"])
+async def test_borders_take_the_parameters_that_they_name(acme: Team, name: str) -> None:
+    sql = f"SELECT contact_id FROM app_events WHERE event = :{name} AND occurred_at > now() - :days * interval '1 day'"
+    await acme.expect_success("POST", "", {"name": "new", "sql": sql, "params": {name: "deposit", "days": 3}})
+    ann = await acme.contact("ann")
+    assert (await refreshed(acme, "new")).scope == RefreshScope(1, None)
+    assert await acme.members("new") == {ann}
+
+
+@pytest.mark.parametrize(
+    ("border", "at", "reason"),
+    [
+        ("greatest(now(), 'infinity')", datetime.max.replace(tzinfo=UTC), None),
+        ("least(now(), '-infinity')", datetime.min.replace(tzinfo=UTC), None),
+        ("least(now(), '0044-03-15 BC')", datetime.min.replace(tzinfo=UTC), None),
+        ("least(now(), '2020-01-01 00:00:00.000001Z')", datetime(2020, 1, 1, 0, 0, 0, 1, tzinfo=UTC), None),
+        ("nullif(least(now(), '2020-01-01'), '2020-01-01')", None, "a time that the query compares with is null"),
+    ],
+)
+async def test_borders_beyond_the_calendar(acme: Team, border: str, at: datetime | None, reason: str | None) -> None:
+    sql = f"SELECT contact_id FROM app_events WHERE occurred_at > {border}"
+    await acme.expect_success("POST", "", {"name": "new", "sql": sql})
+    row = await row_of(acme, "new")
+    assert row.watermark is not None
+    mark = msgspec.json.decode(row.watermark, type=Watermark)
+    assert mark.borders == (at,)
+    other = msgspec.structs.replace(mark, borders=(datetime(2026, 1, 1, tzinfo=UTC),))
+    row = msgspec.structs.replace(row, watermark=msgspec.json.encode(other))
+    await acme.rows(
+        "UPDATE segments SET watermark = %s WHERE org_id = %s RETURNING id", row.watermark.decode(), acme.id
+    )
+    result = await refreshed(acme, "new")
+    assert result.scope is not None
+    assert result.scope.reason == reason
+
+
+async def test_a_watermark_of_an_earlier_proof_is_not_used(acme: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    await acme.expect_success("POST", "", ALL)
+    assert (await refreshed(acme, "all")).scope == RefreshScope(0, None)
+    monkeypatch.setattr(changed, "_PROOF_VERSION", 0)
+    reason = "there is no earlier refresh of this query to start from"
+    assert (await refreshed(acme, "all")).scope == RefreshScope(None, reason)
+
+
+async def test_a_defect_is_a_failure_of_its_segment(acme: Team, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    await acme.expect_success("POST", "", ALL)
+    await acme.rows("UPDATE segments SET due_at = now() - interval '1 hour' WHERE org_id = %s RETURNING id", acme.id)
+
+    async def fail(self: ChangedContacts, *arguments: Any) -> None:
+        raise AssertionError(arguments)
+
+    monkeypatch.setattr(ChangedContacts, "choose", fail)
+    assert await refresh_due(acme.services, clock) == 1
+    row = await row_of(acme, "all")
+    assert (row.last_error, row.failures) == ("internal error; the log has it", 1)
+    assert row.due_at is not None
+    assert row.due_at > clock.now()

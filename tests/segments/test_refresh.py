@@ -62,7 +62,7 @@ async def test_a_refresh_says_what_it_looked_at(acme: Team) -> None:
         await acme.contact(f"c{number}")
     await acme.expect_success("POST", "", ALL)
     await acme.expect_success("POST", "", {"name": "some", "sql": ALL["sql"] + " LIMIT 2"})
-    assert await scope("some") == {"contacts": None, "reason": "LIMIT (character 39)"}
+    assert await scope("some") == {"contacts": None, "reason": "LIMIT is not supported (character 39)"}
     await acme.rows("CREATE TABLE events_2020_01 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')")
     assert await scope("all") == {"contacts": 3, "reason": None}  # they are younger than five minutes
     await acme.rows("DROP TABLE events_2020_01")
