@@ -153,6 +153,17 @@ def test_reports_are_shown(page: Page, running: Running, pictures: Path) -> None
         save_picture(page.locator("#shown"), pictures / f"{name}.png")
 
 
+def test_the_first_automation_is_simulated(page: Page, lab: Lab, pictures: Path) -> None:
+    open_notebook(page, lab, "01_first_automation.ipynb", "first")
+    page.evaluate("window.jupyterapp.shell.collapseLeft()")
+    use_theme(page, "JupyterLab Light")
+    page.set_viewport_size({"width": 1240, "height": 9000})  # Lab draws only the cells in view
+    assert page.evaluate(RUN_ALL) is True
+    cell = page.locator(".jp-CodeCell:has-text('someone = wb.sql')").first
+    expect(cell.locator(".ewb", has_text="Would send 1 message")).to_be_visible()
+    save_picture(cell, pictures / "first-automation.png")
+
+
 def test_the_catalog_is_browsed(page: Page, lab: Lab, running: Running, pictures: Path) -> None:
     payload = {"platform": "ios", "appVersion": "4.0.0", "theme": "dark"}
     contacts = ({"externalId": f"picture-{number}"} for number in range(30))

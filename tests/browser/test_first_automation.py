@@ -36,15 +36,12 @@ def block(page: Page, heading: str) -> Locator:
 
 
 def take_pictures(page: Page, pictures: Path, theme: str) -> None:
-    """Take a picture of every output, and the picture for the README: the simulation with its code."""
+    """Take a picture of every output."""
     page.set_viewport_size({"width": 1240, "height": 9000})  # Lab draws only the cells in view
     page.wait_for_selector(".ewb .head:has-text('Entries:')")
     outputs = page.locator(".jp-OutputArea-child:has(.ewb:visible), .jp-OutputArea-child:has(table:visible)")
     for number, output in enumerate(outputs.all()):
         output.screenshot(path=pictures / f"{theme}-{number:02}.png")
-    page.locator(".jp-CodeCell:has-text('someone = wb.sql')").first.screenshot(
-        path=pictures / f"{theme}-simulation.png"
-    )
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
