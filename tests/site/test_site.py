@@ -102,6 +102,14 @@ def test_generated_pages_have_everything(site: Path) -> None:
     } <= commands
 
 
+def test_every_page_of_the_navigation_is_listed_under_its_name(site: Path) -> None:
+    names = re.findall(r"^ {6,}- ([^:\n]+): \S+\.md$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r'class="md-nav__link[^>]*>\s*<span class="md-ellipsis">\s*(.+?)\s*<', (site / "index.html").read_text("utf-8")
+    )
+    assert (len(names) > 40, set(names) - set(listed)) == (True, set())
+
+
 def test_pages_lead_to_the_references_that_are_generated_from_the_code(site: Path) -> None:
     names = ("api", "sql", "notebooks", "operations")
     articles = [(site / f"{name}.html").read_text("utf-8").partition("<article")[2] for name in names]

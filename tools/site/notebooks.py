@@ -42,7 +42,9 @@ def pages() -> dict[str, NotebookPage]:
     """Return the gallery and the pages of all notebooks, by their names in the site."""
     notebooks = {path: _page(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
     rows = [f"| [{page.title}]({path.stem}.md) | {page.summary} |" for path, page in notebooks.items()]
-    gallery = NotebookPage("Notebooks", "", "\n".join([_GALLERY, "| notebook | |", "|---|---|", *rows, ""]), [])
+    gallery = NotebookPage(
+        "Notebooks", "", "\n".join([_GALLERY, "| notebook | what it shows |", "|---|---|", *rows, ""]), []
+    )
     return {"notebooks/index.md": gallery} | {f"notebooks/{path.stem}.md": page for path, page in notebooks.items()}
 
 

@@ -60,7 +60,9 @@ def _http(document: dict[str, object]) -> str:
         for path, methods in document["paths"].items()  # type: ignore[attr-defined]
         for method, operation in methods.items()
     ]
-    return "\n".join([_HTTP_HEAD, "## All routes", "", "| method | path | |", "|---|---|---|", *rows, "", _HTTP_FOOT])
+    return "\n".join(
+        [_HTTP_HEAD, "## All routes", "", "| method | path | description |", "|---|---|---|", *rows, "", _HTTP_FOOT]
+    )
 
 
 _HTTP_HEAD = """\
@@ -118,7 +120,7 @@ def _sql() -> str:
         for table in reversed(re.findall(r"(?:FROM|JOIN) workbench\.(\w+)", statement)):
             columns |= tables[table]
         renamed = {new: old for old, new in re.findall(r"(\w+) AS (\w+)", statement)}
-        lines += [f"## `{view}`", "", "| column | type | |", "|---|---|---|"]
+        lines += [f"## `{view}`", "", "| column | type | description |", "|---|---|---|"]
         for column in TABLES[view]:
             kind, comment = columns.get(renamed.get(column, column), ("", ""))
             lines.append(f"| `{column}` | `{kind or column_type(view, column)}` | {comment.replace('|', '&#124;')} |")
