@@ -25,7 +25,7 @@ import pyarrow as pa
 from api.clock import to_us
 from api.parts import files
 from api.parts.kernels import MAX_RECORDS, Array, Bucket, Kernel, UncountableError, kernel_of
-from api.parts.listing import NoPartsError, read_heap, read_listing
+from api.parts.listing import NoPartsError, read_listing, read_unfiled
 from api.parts.rows import (
     FileRuns,
     ReportedEvents,
@@ -183,7 +183,7 @@ class _Reader:
         wanted = self._wanted(listing.touched_numbers)
         heap = [
             split_run(run_of_page(page, self._names, wanted, self._texts, touched=touched), progress.buckets)
-            async for page, touched in read_heap(tx, self._org_id, progress.closed, listing.touched)
+            async for page, touched in read_unfiled(tx, self._org_id, progress.closed, listing.touched)
         ]
         groups = await self._groups(tx)
         kernels: list[tuple[Kernel, Array | None]] = [

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from api.crypto import Keyring
 from api.parts import files
-from api.parts.listing import MAX_UNFILED_ROWS, Listing, NoPartsError, read_heap, read_listing
+from api.parts.listing import MAX_UNFILED_ROWS, Listing, NoPartsError, read_listing, read_unfiled
 from api.query.gateway import Gateway
 from api.query.results import write_watermark
 from api.store import part_reads
@@ -114,7 +114,7 @@ class LakeSource:
 
 async def _unfiled(tx: Transaction, org_id: int, listing: Listing) -> AsyncIterator[pa.RecordBatch]:
     outdated = np.array(listing.touched_numbers, np.int64)
-    async for page, of_touched in read_heap(tx, org_id, listing.progress.closed, listing.touched):
+    async for page, of_touched in read_unfiled(tx, org_id, listing.progress.closed, listing.touched):
         batch = _batch(page)
         yield batch if of_touched else batch.filter(pa.array(~np.isin(page.contacts, outdated)))
 

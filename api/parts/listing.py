@@ -55,7 +55,7 @@ async def read_listing(tx: Transaction, data_dir: Path, org_id: int) -> Listing:
     return Listing(shared[1], progress, parts, await store.list_touched(tx, org_id))
 
 
-async def read_heap(
+async def read_unfiled(
     tx: Transaction, org_id: int, closed: int, touched: Sequence[TouchedContact]
 ) -> AsyncIterator[tuple[EventPage, bool]]:
     """Yield the rows from `closed` on, then all rows of touched contacts; the flag says which of both.
