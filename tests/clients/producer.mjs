@@ -29,10 +29,11 @@ async function trackUntilStdinEnds(client) {
 
 /**
  * Track an event an hour while nothing answers; then send all. The pauses between attempts take no time, but the clock
- * goes on by them. It begins a day ago.
+ * goes on by them. It begins so many hours ago.
  */
 async function trackForADay(client) {
-  const start = Date.now() - 86_400_000;
+  const hours = Number(process.env.OFFLINE_HOURS);
+  const start = Date.now() - hours * 3_600_000;
   let now = start;
   const pauses = [];
   clock.now = () => new Date(now);
@@ -42,7 +43,7 @@ async function trackForADay(client) {
     return globalThis.setTimeout(done, 0);
   };
   const moments = [];
-  for (let hour = 0; hour < 24; hour += 1) {
+  for (let hour = 0; hour < hours; hour += 1) {
     moments.push(clock.now().toISOString());
     client.track("hourly", { externalId: "c1", payload: { hour } });
     while (now < start + (hour + 1) * 3_600_000) await setTimeout(1);

@@ -1,5 +1,6 @@
 """A backend that sends events with the Python client. Arguments: what to do, the URL, the key and the spool."""
 
+import os
 import sys
 import threading
 import time
@@ -40,9 +41,10 @@ def track_until_stdin_ends(client: Client) -> None:
 def track_for_a_day(client: Client) -> None:
     """Track an event an hour while nothing answers; then send all.
 
-    The pauses between attempts take no time, but the clock goes on by them. It begins a day ago.
+    The pauses between attempts take no time, but the clock goes on by them. It begins so many hours ago.
     """
-    now = start = environment.now() - timedelta(days=1)
+    hours = int(os.environ["OFFLINE_HOURS"])
+    now = start = environment.now() - timedelta(hours=hours)
     pauses_s: list[float] = []
 
     def pass_time(_: threading.Event, seconds: float) -> None:
@@ -52,7 +54,7 @@ def track_for_a_day(client: Client) -> None:
 
     environment.now, environment.wait = lambda: now, pass_time
     moments = []
-    for hour in range(24):
+    for hour in range(hours):
         moments.append(now.isoformat(timespec="milliseconds"))
         client.track("hourly", external_id="c1", payload={"hour": hour}, occurred_at=moments[-1])
         while now < start + timedelta(hours=hour + 1):
