@@ -263,7 +263,7 @@ def sort(table: pa.Table) -> pa.Table:
 
 
 def _ids(column: pa.ChunkedArray) -> np.ndarray:
-    """Return ids as two numbers each, whose order is that of their bytes."""
+    """Return each id as two numbers. Pairs sort as the bytes of the ids do."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0)

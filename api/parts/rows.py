@@ -421,7 +421,7 @@ def run_of_page(
 
 
 def _ids(column: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> Array:
-    """Return ids as pairs of numbers, whose order is that of uuids in Postgres."""
+    """Return each id as a pair of numbers. Pairs sort as Postgres sorts uuids."""
     column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     raw = column.buffers()[1]
     offset = column.offset * 16

@@ -68,8 +68,8 @@ class Watermark(msgspec.Struct, frozen=True):
 class ChangedContacts:
     """Chooses the contacts that a refresh reads: those that changed since a watermark, or all.
 
-    `contact_ids` is None until the query begins, and where it reads all contacts, because of `reason`. `watermark` is
-    that of the query; None where the query does not allow increments, or the database does not tell its snapshot.
+    `contact_ids` is None until the query begins, and if the refresh reads all contacts; `reason` says why. `watermark`
+    is that of the query, or None if the query allows no increments or the database does not tell its snapshot.
     """
 
     def __init__(self, org_id: int, query: SegmentQuery, keyring: Keyring, former: bytes | None = None) -> None:

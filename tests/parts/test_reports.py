@@ -177,7 +177,7 @@ async def test_a_process_ends_with_the_one_that_started_it() -> None:
     await starter.wait()
 
 
-async def test_a_report_that_nobody_waits_for_ends_its_process(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_report_ends_its_process(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SECRET", SECRET)
     counting = asyncio.create_task(shop.counter.count(1, FUNNEL))
     while not shop.counter.running:  # noqa: ASYNC110  a process has no event for its start

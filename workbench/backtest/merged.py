@@ -73,7 +73,7 @@ class PastMerges:
 
 
 def contact_groups(merges: Iterable[PastMerge]) -> dict[str, str]:
-    """Map each contact that was once merged with another to the contact under whose id both are played."""
+    """Map each merged contact to the contact whose id stands for its group: the group is played together."""
     merges = list(merges)
     survivors = {merge.member_id: merge.contact_id for merge in merges}
     groups: dict[str, str] = {}
