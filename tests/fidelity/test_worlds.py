@@ -92,6 +92,24 @@ UPDATE = {"type": "update_contact", "data": {"attributes": {"zz": "{{ amount }}"
 PRINTING = path(PRINT, HOOK, UPDATE, PRINT, WAIT, PRINT)
 KEYS = {"url": "https://a.co", "body": {"zz": "{{ size }}", "a": "x", "n": 1}}
 MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
+DAY_OR_WAIT = Automation(
+    {"type": "app_event", "event": "deposit"},
+    {
+        "nodes": [
+            {"id": "t", "type": "app_event"},
+            {"id": "c", "type": "condition", "data": {"filters": [{"path": "size", "operator": "eq", "value": 1}]}},
+            *(DAY | {"id": "d"}, WAIT | {"id": "w"}, HI | {"id": "m"}),
+        ],
+        "edges": [
+            {"source": source, "sourceHandle": handle, "target": target}
+            for source, handle, target in (
+                *(("t", None, "c"), ("c", "true", "d"), ("c", "false", "w")),
+                *(("d", None, "m"), ("w", "matched", "m")),
+            )
+        ],
+        "settings": {"frequencyCap": {"messages": 1, "seconds": 3_600}},
+    },
+)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +170,13 @@ MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
                 DAY, HI, trigger={"type": "schedule", "cron": "17 5 28,29 * *"}, reentry={"policy": "not_while_running"}
             ),
             contacts=(Contact(ANN, {}),),
+        ),
+        world(path(DAY, HI, reentry=NOT_WHILE_RUNNING), deposit(0), deposit(86_400), deposit(90_045)),  # at the end
+        world(  # the message for an event does not count for one that is due at its moment
+            path(HI), path(DAY, HI, frequencyCap={"messages": 1, "seconds": 3_600}), deposit(0), deposit(86_400)
+        ),
+        world(  # one entry is due, a younger one is woken, and another one starts, all at the moment of a batch
+            DAY_OR_WAIT, *(deposit(0, size=1), deposit(33), deposit(86_400), deposit(86_400, event="paid"))
         ),
         world(  # the erased contact was two
             path(HI),

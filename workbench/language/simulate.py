@@ -240,7 +240,7 @@ def simulate(
 def backtest(
     automation: SimulatedAutomation,
     contact: ContactState,
-    events: Iterable[EventRecord],
+    events: Sequence[EventRecord],
     until: datetime,
     retries: RetryPolicy = DEFAULT_POLICY,
     other_messages: Sequence[OtherMessage] = (),
@@ -274,7 +274,7 @@ def backtest(
             timeline.changes = sorted((*changes, *live.changes), key=attrgetter("at", "event_id", "order"))
         return timeline
 
-    def play(timeline: Timeline, events: Iterable[EventRecord], until: datetime) -> Iterator[SimulatedEntry]:
+    def play(timeline: Timeline, events: Sequence[EventRecord], until: datetime) -> Iterator[SimulatedEntry]:
         def start(event: EventRecord) -> SimulatedEntry | None:
             if live is None:
                 return _start_entry(automation, timeline.contact, event)

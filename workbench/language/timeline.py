@@ -1,10 +1,10 @@
 """The timeline of one contact: its events in order, and the entries that they start, wake and end.
 
 `simulate` plays one event and the later events that its caller describes; `backtest` plays stored events. The clock
-jumps to the next event or due entry. An event comes before an entry that is due at the same time, and an older entry
-before a younger one, so the entry of a schedule's run comes after those that are due at its time. Several entries can
-be open at once, and each sees what the others did: tags, attributes, messages that count towards a cap, entries that
-keep others out. Every external effect is assumed to succeed at once, unless its failure was recorded.
+jumps to the next event or due entry. An event counts for the entries that are due at its time. These, and those that it
+wakes, come in the order in which they began, and the entry that it starts comes after them. Several entries can be open
+at once, and each sees what the others did: tags, attributes, messages that count towards a cap, entries that keep
+others out. Every external effect is assumed to succeed at once, unless its failure was recorded.
 
 Changes that something else made to the contact take effect at their moments, or with the event that they belong to; so
 do changes of what is live (`LiveChange`) and moves of entries to another version (`PastMove`).
@@ -13,8 +13,8 @@ do changes of what is live (`LiveChange`) and moves of entries to another versio
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -54,6 +54,7 @@ from workbench.language.run import JOINED, TERMINAL, EntryJoined, Run, State, St
 MAX_ARRIVALS = 1_000  # the newest later events that an entry can read, as in the engine
 NO_HISTORY = ContactHistory()
 _MICROSECOND = timedelta(microseconds=1)
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
@@ -175,6 +176,15 @@ class PastEntries(msgspec.Struct, frozen=True):
     ended_at: datetime | None
 
 
+def _names_at(at: datetime, events: Sequence[EventRecord], number: int) -> set[str]:
+    """Return the names of the events from `number` on that come at a moment."""
+    names = set()
+    while number < len(events) and events[number].at == at:
+        names.add(events[number].name)
+        number += 1
+    return names
+
+
 def latest_entries(entries: Iterable[PastEntries | None]) -> PastEntries | None:
     """Merge the past entries of several contacts; None if none has any."""
     past = [item for item in entries if item is not None]
@@ -210,6 +220,7 @@ class Timeline(msgspec.Struct):
     live: LiveChange | None = None  # None: `graph` is live
     members: dict[str, PastEntries | None] = {}
     _applied_changes: int = 0  # the number of changes that took effect
+    _changed_by: tuple[datetime, str, bool] = _NEVER, "", False  # the last of them, as its `OtherMessage` would be
     _open: dict[int, SimulatedEntry] = {}  # by the number of the entry
     _due: list[tuple[datetime, int]] = []  # a heap, ordered by time and then by the number of the entry
     _arrivals: list[LaterEvent] = []  # since the oldest open entry began
@@ -219,26 +230,31 @@ class Timeline(msgspec.Struct):
     _entries: list[SimulatedEntry] = []  # all of them, if there are `members`
     _kept_before: ContactState | None = None  # the state of the kept contact before it absorbed this one
 
-    def play(self, events: Iterable[EventRecord], start: StartEntry, until: datetime) -> Iterator[Walk]:
+    def play(self, events: Sequence[EventRecord], start: StartEntry, until: datetime) -> Iterator[Walk]:
         """Yield every walk of every entry, until all have ended or the next one is due at `until` or later.
 
         `events` are the contact's, ordered by (at, id), all before `until`.
         """
-        for event in events:
+        for number, event in enumerate(events, 1):
+            awaited = _names_at(event.at, events, number) if self._due else frozenset[str]()
             if self._applied_changes < len(self.changes):
                 yield from self._apply_changes(event.at, event.id)
             if self._due:
-                # The engine takes the older entry first. A start wakes no entry, so it need not come before those due.
-                yield from self._process_due(event.at if event.source is None else event.at + _MICROSECOND)
+                yield from self._process_due(event.at)
             before = self.contact
             if event.attributes is not None:
                 self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
             if self._applied_changes < len(self.changes):
                 self._apply_with(event, ChangeOrder.BEFORE_WAKING)
             if (self._open or self.members) and event.source is None:
-                yield from self._wake_entries(event, before)
+                yield from self._wake_entries(event, before, awaited)
+            if self._due:
+                yield from self._process_due(event.at + _MICROSECOND, awaited=awaited)
             if self._applied_changes < len(self.changes):
+                self._changed_by = event.at, event.id, False
                 self._wake_followers(self._apply_with(event, ChangeOrder.BEFORE_START), event.at)
+                if self._due:
+                    yield from self._process_due(event.at + _MICROSECOND, awaited=awaited)
             entry = start(event)
             if entry is not None:
                 if not self._open and not self.members:
@@ -354,6 +370,7 @@ class Timeline(msgspec.Struct):
                 self._move(change)
                 continue
             earlier, self.contact = self.contact, apply_change(self.contact, change)
+            self._changed_by = change.at, change.event_id, True
             self._wake_followers(earlier, change.at)
 
     def _apply_with(self, event: EventRecord, order: ChangeOrder) -> ContactState:
@@ -424,16 +441,30 @@ class Timeline(msgspec.Struct):
                     entry.run = msgspec.structs.replace(entry.run, due_at=now)
                     heapq.heappush(self._due, (now, number))
 
-    def _process_due(self, before: datetime) -> Iterator[Walk]:
-        while self._due and self._due[0][0] < before:
-            at, number = heapq.heappop(self._due)
-            entry = self._open.get(number)
-            # If an event woke the entry in the meantime, the heap still has its former due time.
-            if entry is not None and entry.run.due_at == at:
-                yield self._process(number, entry, at)
+    def _process_due(self, before: datetime, number: int = 0, awaited: Set[str] = frozenset()) -> Iterator[Walk]:
+        """Advance the entries that are due before a moment; of those that are due at it, the ones before `number`.
 
-    def _wake_entries(self, event: EventRecord, before: ContactState) -> Iterator[Walk]:
-        """Advance the entries that wait for an event of this name, or follow an attribute that it has changed."""
+        Those that wait for one of the `awaited` events stay due: such an event comes at this moment, too.
+        """
+        kept = []
+        while self._due and self._due[0] < (before, number):
+            at, due_number = due = heapq.heappop(self._due)
+            entry = self._open.get(due_number)
+            # If an event woke the entry in the meantime, the heap still has its former due time.
+            if entry is None or entry.run.due_at != at:
+                continue
+            if awaited.isdisjoint(entry.required.later_events):
+                yield self._process(due_number, entry, at)
+            else:
+                kept.append(due)
+        for due in kept:
+            heapq.heappush(self._due, due)
+
+    def _wake_entries(self, event: EventRecord, before: ContactState, awaited: Set[str]) -> Iterator[Walk]:
+        """Advance the entries that wait for an event of this name, or follow an attribute that it has changed.
+
+        Those that are due at its moment come in their turn. `awaited`: as in `_process_due`.
+        """
         changed = self._changed_attributes(before)
         graphs = [graph for graph in self._graphs if event.name in graph.awaited]
         if not graphs and not changed:
@@ -452,6 +483,8 @@ class Timeline(msgspec.Struct):
         for number, entry in list(self._open.items()):
             required, is_waiting = entry.required, entry.run.state is State.WAITING
             if is_waiting and (event.name in required.later_events or not changed.isdisjoint(required.attributes)):
+                if self._due:
+                    yield from self._process_due(event.at, number, awaited)
                 yield self._process(number, entry, event.at, arrival)
 
     def _changed_attributes(self, before: ContactState) -> set[str]:
@@ -598,7 +631,8 @@ class Timeline(msgspec.Struct):
     ) -> tuple[datetime, ...]:
         """Return the times of the messages that other automations sent after `since` and before this walk.
 
-        An event first wakes entries, then starts those of older automations, then those of younger ones.
+        An event first wakes entries, then starts those of older automations, then those of younger ones. An entry that
+        is due at its moment comes before those, unless one of them made it due by a change of the contact.
         """
         messages = self.other_messages
         if arrival is not None:
@@ -606,6 +640,6 @@ class Timeline(msgspec.Struct):
         elif entry.run.node_id is None:
             end = bisect_right(messages, (now, entry.event.id, False))
         else:
-            end = bisect_right(messages, now, key=attrgetter("at"))
+            end = bisect_right(messages, max((now, "", True), self._changed_by))
         begin = bisect_right(messages, since, key=attrgetter("at"))
         return tuple(message.at for message in messages[begin:end])
