@@ -1,8 +1,9 @@
-"""Bounces and complaints: the address gets no more emails, and the contact gets an event.
+"""Reports of bounces and complaints: each is recorded as an event of the contact, and some suppress the address.
 
-A permanent bounce that is about the address, and a complaint, suppress the address, also for contacts that get it
-later. Any other bounce is only an event, and if it is permanent, the message has failed. The email of a scheduled page
-is no message of a contact: a permanent bounce is shown with the run. Recording the same report again changes nothing.
+A complaint, and a permanent bounce with a status that is about the address, suppress the address: it gets no more
+emails, also as the address of another contact. Another permanent bounce makes the message `failed`. A temporary one
+changes nothing else. A scheduled page is no message of a contact, so its permanent bounces are shown with its run.
+The same report again changes nothing.
 """
 
 from typing import Literal, TypeAlias

@@ -1,4 +1,4 @@
-"""Schedules of pages: who may make one, what it may contain, and what is shown of it.
+"""Schedules of pages: the right to create one, the limits of its content, and its JSON.
 
 A schedule sends data out of the organization, to addresses that its author chooses, so it needs a scope of its own
 (`pages:send`) next to `sql:read`, and every schedule is in the audit log. Its queries run as those of any analyst, and
@@ -45,8 +45,8 @@ class RelativeValue(RelativeTime, frozen=True, kw_only=True):
 class ScheduledSection(msgspec.Struct, frozen=True):
     """A section of a page: the result of `sql` with `params`, under a title.
 
-    `relative`: the values of `params` that move with each run. `report`: the query is that of a built-in report, whose
-    columns have words and units; `titles`: headings of them.
+    `relative`: times among the parameters that are computed for each run. `report`: whether `sql` is the query of a
+    built-in report, so that its columns get headings and units. `titles`: headings of this report, by column.
     """
 
     title: Name

@@ -60,7 +60,7 @@ async def keep_dropped(database: Database, data_dir: Path, clock: Clock) -> None
 
 
 async def drop_all(database: Database, data_dir: Path, at: datetime) -> None:
-    """Drop the parts of all organizations whose files are in this folder."""
+    """Drop the parts of every organization that has its files in `data_dir`."""
     folder = files.find_folder_id(data_dir)
     async with database.transaction() as tx:
         if await is_distributed(tx):
@@ -72,7 +72,7 @@ async def drop_all(database: Database, data_dir: Path, at: datetime) -> None:
 
 
 async def tidy_up(database: Database, data_dir: Path) -> None:
-    """Delete files in this folder that no parts have, and marks of contacts whose organization has no parts."""
+    """Delete unused files in `data_dir`, and marks of touched contacts in organizations without parts."""
     folder = files.find_folder_id(data_dir)
     async with database.transaction() as tx:
         if await is_distributed(tx):

@@ -351,7 +351,10 @@ def _reading(source: Path) -> Iterator[None]:
 
 
 def has_contacts(source: Path, numbers: np.ndarray) -> bool:
-    """Return whether a file has events of one of these contacts, whose numbers are sorted. Raises DamagedFileError."""
+    """Return whether a file has events of any of these contacts. Raises DamagedFileError.
+
+    `numbers`: the numbers of the contacts, ascending.
+    """
     with _reading(source), pq.ParquetFile(source) as file:
         for group in range(file.num_row_groups):
             bounds = file.metadata.row_group(group).column(0).statistics

@@ -452,10 +452,10 @@ def take(run: SortedEvents, rows: Array) -> SortedEvents:
 
 
 def merged(runs: Sequence[SortedEvents], wanted: ReportedEvents) -> Bucket:
-    """Return the events of sorted runs in one order.
+    """Return the events of sorted runs as one bucket, sorted by contact and moment.
 
-    Runs are merged contact by contact: the events of a contact in one run are put behind those in the runs before, so
-    nothing is compared for each event. Only contacts whose runs overlap in time are sorted by moment.
+    The events of a contact are taken from one run after the other, without comparing single events. They are sorted by
+    moment only if the runs of this contact overlap in time.
     """
     runs = [run for run in runs if len(run.contact)]
     if not runs:

@@ -1,4 +1,4 @@
-"""Connections: requests to providers that messages are sent by. Their secrets are sealed."""
+"""Connections: named requests that send messages through a provider. Their secrets are stored sealed."""
 
 from collections.abc import Sequence
 from datetime import datetime

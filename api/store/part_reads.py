@@ -1,4 +1,4 @@
-"""Read what readers of parts need beside events, by the numbers of contacts."""
+"""Reads of data that reports over parts need in addition to events, by the numbers of contacts."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -30,9 +30,10 @@ async def list_attribute_texts(
 async def read_contact_ids(
     tx: Transaction, org_id: int, above: int, limit: int, after: str
 ) -> tuple[pa.RecordBatch, str] | None:
-    """Return the next contacts after an id with a number above another, and the last id; None if there are none.
+    """Return a page of contacts by id, and the last id; None after the last page.
 
-    The columns are `contact` (int64) and `id` (16 bytes).
+    The page has up to `limit` contacts with an id greater than `after` and a number greater than `above`. Its columns
+    are `contact` (the number, int64) and `id` (16 bytes).
     """
     values = {"org_id": org_id, "above": above, "limit": limit, "after": after}
     await tx.begin()

@@ -108,7 +108,7 @@ async def count_tail(tx: Transaction, org_id: int, closed: int, limit: int) -> i
 
 
 class ProgressSummary(msgspec.Struct, frozen=True):
-    """Organizations whose last build failed, and since when the first event waits that is not in parts."""
+    """`failing`: the organizations whose last build failed. `behind_since`: when the first event of a tail arrived."""
 
     failing: int
     behind_since: datetime | None
@@ -198,7 +198,7 @@ async def find_page_end(tx: Transaction, org_id: int, since: int, until: int, ro
 
 
 async def read_page(tx: Transaction, org_id: int, since: int, until: int) -> EventPage | None:
-    """Return the events of transactions with numbers in [since, until); None if there are none."""
+    """Return the events of the transactions from `since` up to, not including, `until`; None if there are none."""
     return await _read(tx, "read_page", {"org_id": org_id, "since": since, "until": until})
 
 
@@ -266,7 +266,10 @@ async def list_months(tx: Transaction) -> set[str]: ...
 
 
 class TouchedContact(msgspec.Struct, frozen=True):
-    """A contact whose events in parts are outdated. `marked_in`: the transaction that marked it last."""
+    """A contact with outdated events in parts.
+
+    `number`: of the contact in parts. `marked_in`: the last transaction that marked the contact.
+    """
 
     contact_id: Uuid
     number: int | None

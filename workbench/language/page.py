@@ -1,11 +1,11 @@
 """A page: results of queries as one HTML document, for readers without a notebook.
 
-A notebook and the server write pages with the same functions, so a page that is mailed every Monday looks like the one
-that its author saw. A page loads nothing: the styles are in it, the charts are SVG, and its policy forbids everything
-else. It is light or dark as the reader's system, and prints.
+A notebook and the server write pages with the same functions, so a mailed page looks like the page in the notebook of
+its author. A page loads nothing: it contains its styles, charts are SVG, and its content security policy forbids
+everything else. It is light or dark like the reader's system, and can be printed.
 
-Charts are simpler than those of a notebook: columns over time, or bars by name, of one number. The table below a chart
-has all numbers, for people who cannot see the chart and for mail programs, which remove SVG (`charts=False`).
+Charts are simpler than in a notebook: one number, as columns over time or as bars by name. The table below a chart has
+all numbers, for people who cannot see the chart. Mail programs remove SVG, so emails have only tables (`charts=False`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1050,9 +1050,10 @@ class LakeFile(msgspec.Struct, frozen=True):
 
 
 class LakeManifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The files of events that are valid at a watermark. `eventNumbers`: the numbers of the names in them.
+    """The files of events that are valid at a watermark.
 
-    `touched`: the numbers of contacts whose events in the files are outdated.
+    `eventNumbers`: the number that stands for each event name in the files. `touched`: numbers of contacts with
+    outdated events in the files; the unfiled rows have their events.
     """
 
     watermark: str
