@@ -61,7 +61,7 @@ CREATE TABLE workbench.contacts (
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
     erased_at       timestamptz,                -- set when erased: the row is only counted
-    merged_into     uuid,                       -- the surviving contact; this row keeps its values
+    merged_into     uuid,                       -- the kept contact; this row keeps its values
     replaced        jsonb,                      -- passes old values from the update to the insert of `add_changing_events`
     number          bigint DEFAULT nextval('workbench.contact_numbers'),  -- in parts; null: an older contact of an organization without parts
     PRIMARY KEY (org_id, id)
@@ -606,7 +606,7 @@ CREATE TABLE workbench.topics (
 CREATE TABLE workbench.consents (
     org_id       bigint NOT NULL,
     id           uuid NOT NULL,
-    contact_id   uuid NOT NULL,                 -- that of a merged contact stays: its consents are read with the survivor's
+    contact_id   uuid NOT NULL,                 -- that of a merged contact stays: its consents are read with the kept contact's
     topic        text,
     channel      text,
     granted      boolean NOT NULL,

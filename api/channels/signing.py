@@ -5,7 +5,7 @@ signature for each secret, so a receiver that has either of them can verify it.
 
 An unsubscribe token carries the blind index of an email address, never the address, and a MAC. It does not expire: the
 link in an old email must still work. The tokens of the other links carry a contact: the page of its preferences, and
-a topic to withdraw or to confirm. They do not expire either, and after a merge lead to the survivor.
+a topic to withdraw or to confirm. They do not expire either, and after a merge lead to the kept contact.
 """
 
 import base64

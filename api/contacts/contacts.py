@@ -26,7 +26,7 @@ from api.store.database import Database, Transaction, transaction_offset
 from api.store.entries import TagChange, change_tags
 from api.store.events import EventRow
 from api.store.locks import hold_contacts
-from api.store.merges import MergeRow, find_survivor
+from api.store.merges import MergeRow, find_kept_contact
 from api.store.messages import MessageRow
 from api.store.query import run
 from workbench.language.channel import CHANNELS
@@ -81,7 +81,7 @@ async def describe_properties(database: Database, org_id: int, now: datetime) ->
 async def read(database: Database, org_id: int, contact_id: str, show: EmailDisplay) -> ContactView | Refusal:
     """Return a contact, or the one it was merged into. An erased contact is not found."""
     async with database.transaction() as tx:
-        return await _view(tx, org_id, await find_survivor(tx, org_id, contact_id), show)
+        return await _view(tx, org_id, await find_kept_contact(tx, org_id, contact_id), show)
 
 
 async def find(database: Database, org_id: int, identifiers: Identifiers, show: EmailDisplay) -> ContactView | Refusal:
@@ -187,7 +187,7 @@ async def read_contact_with_counts(
 ) -> ContactWithCounts | Refusal:
     """Return a contact, or the one it was merged into, with its counts."""
     async with database.transaction() as tx:
-        contact = await _survivor(tx, contact)
+        contact = await _kept_contact(tx, contact)
         row = await store.find_contact(tx, contact.org_id, contact.contact_id)
         if row is None:
             return unknown("contact")
@@ -205,7 +205,7 @@ async def timeline(
 ) -> TimelineView | Refusal:
     """Return a page of the timeline of a contact, or of the one it was merged into."""
     async with database.transaction() as tx:
-        contact = await _survivor(tx, contact)
+        contact = await _kept_contact(tx, contact)
         if await store.find_contact(tx, contact.org_id, contact.contact_id) is None:
             return unknown("contact")
         rows = await store.read_timeline(tx, contact, kinds, before, limit)
@@ -228,7 +228,7 @@ async def history(
 ) -> HistoryView | Refusal:
     """Return a page of the changes of a contact, or of the one it was merged into."""
     async with database.transaction() as tx:
-        contact = await _survivor(tx, contact)
+        contact = await _kept_contact(tx, contact)
         if await store.find_contact(tx, contact.org_id, contact.contact_id) is None:
             return unknown("contact")
         rows = await read_changes(tx, contact.org_id, contact.contact_id, cursor, limit)
@@ -245,8 +245,8 @@ def change_view(row: ChangeRow, show: EmailDisplay) -> ContactChangeView:
     return ContactChangeView(row.changed_at, row.field, old, new, row.cause, row.cause_id, row.contact_id)
 
 
-async def _survivor(tx: Transaction, contact: ContactKey) -> ContactKey:
-    return ContactKey(contact.org_id, await find_survivor(tx, contact.org_id, contact.contact_id))
+async def _kept_contact(tx: Transaction, contact: ContactKey) -> ContactKey:
+    return ContactKey(contact.org_id, await find_kept_contact(tx, contact.org_id, contact.contact_id))
 
 
 def _item_view(row: TimelineRow, contact_id: str) -> TimelineItemView:

@@ -49,8 +49,8 @@ async def erase(database: Database, author: Author, contact_id: str) -> ErasedVi
             erasure = await store.find_erasure(tx, contact)
             if erasure is None:
                 return unknown("contact")
-            if (survivor := erasure.merged_into) is not None:
-                return conflict(f"this contact was merged into {survivor}: erase that contact, or undo the merge first")
+            if (kept_id := erasure.merged_into) is not None:
+                return conflict(f"this contact was merged into {kept_id}: erase that contact, or undo the merge first")
             if erasure.unsettled:  # an undone merge is still moving rows back to this contact
                 return conflict(
                     "a merge was undone a moment ago and its rows are still being moved: try again in two minutes"

@@ -22,7 +22,7 @@ from api.store.automations import AutomationRow, VersionRow
 from api.store.contacts import ContactKey
 from api.store.database import Database, Transaction
 from api.store.events import EventRow
-from api.store.merges import find_survivor
+from api.store.merges import find_kept_contact
 from workbench.language.body import Body, Id, ShortName
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState, contact_before, merge_identifiers
@@ -122,7 +122,7 @@ async def explain(
 ) -> ExplainedView | Refusal:
     """Return the explanations; a refusal if the contact, the automation or the event does not exist."""
     async with database.transaction() as tx:
-        contact_key = ContactKey(reader.author.org_id, await find_survivor(tx, reader.author.org_id, contact_id))
+        contact_key = ContactKey(reader.author.org_id, await find_kept_contact(tx, reader.author.org_id, contact_id))
         contact = await contacts.find_contact(tx, contact_key.org_id, contact_key.contact_id)
         if contact is None:
             return unknown("contact")

@@ -281,9 +281,9 @@ async def move_pages(database: Database, org_id: int, merge_id: str, max_pages: 
 
 
 async def direction(tx: Transaction, org_id: int, row: MergeRow) -> RowMove:
-    """Return the move that a merge needs: to the surviving contact, or after an undo back to the absorbed one."""
+    """Return the move that a merge needs: to the kept contact, or after an undo back to the absorbed one."""
     absorbed, keep = [
-        await store.find_survivor(tx, org_id, contact_id) for contact_id in (row.absorbed_id, row.keep_id)
+        await store.find_kept_contact(tx, org_id, contact_id) for contact_id in (row.absorbed_id, row.keep_id)
     ]
     if row.undone_at is None:
         return RowMove(row.absorbed_id, absorbed)
@@ -293,12 +293,12 @@ async def direction(tx: Transaction, org_id: int, row: MergeRow) -> RowMove:
 
 @retry_conflicts
 async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now: datetime) -> None:
-    """Copy attributes and tags that were written to the absorbed contact during the merge to the surviving one."""
+    """Copy attributes and tags that were written to the absorbed contact during the merge to the kept one."""
     async with database.transaction() as tx:
         row = await store.find_merge(tx, org_id, merge_id)
         if row is None or row.undone_at is not None:
             return
-        keep_id = await store.find_survivor(tx, org_id, row.absorbed_id)
+        keep_id = await store.find_kept_contact(tx, org_id, row.absorbed_id)
         await run(tx, hold_contacts([keep_id, row.absorbed_id]))
         both = await store.find_stored_contacts(tx, org_id, [keep_id, row.absorbed_id])
         keep, absorbed = both[keep_id], both[row.absorbed_id]
@@ -309,7 +309,7 @@ async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now
         contact = msgspec.structs.replace(keep, attributes=keep.attributes | attributes, tags=(*keep.tags, *tags))
         moment = MergeMoment(row.id, now, await transaction_offset(tx))
         await store.write_contact(tx, org_id, keep_id, contact, moment)
-        # Record what was copied: the next run must not copy it again over later values of the surviving contact.
+        # Record what was copied: the next run must not copy it again over later values of the kept contact.
         snapshot = AbsorbedValues(absorbed.attributes, absorbed.tags, row.absorbed.segments)
         await store.update_absorbed(tx, org_id, msgspec.structs.replace(row, absorbed=snapshot))
 

@@ -22,7 +22,7 @@ from api.store.consents import ConsentRow, ConsentSource
 from api.store.contacts import find_contact, opt_out_of_emails
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.locks import hold_contacts
-from api.store.merges import find_survivor
+from api.store.merges import find_kept_contact
 from api.store.messages import suppress
 from api.store.query import run
 from workbench.language.channel import CHANNELS, EMAIL
@@ -163,18 +163,18 @@ def sha256_of(text: str) -> str:
 async def _hold(tx: Transaction, org_id: int, *contact_ids: str) -> list[str]:
     """Lock contacts, or those that they were merged into, and return the ids of these.
 
-    Raises TransactionConflictError if one was merged while this waited: its survivor is not locked.
+    Raises TransactionConflictError if one was merged while this waited: the contact that is kept is not locked.
     """
-    survivor_ids = [await find_survivor(tx, org_id, contact_id) for contact_id in contact_ids]
-    await run(tx, hold_contacts(survivor_ids))
-    for survivor_id in survivor_ids:
-        if await find_survivor(tx, org_id, survivor_id) != survivor_id:
-            raise TransactionConflictError(f"contact {survivor_id} was merged")
-    return survivor_ids
+    kept_ids = [await find_kept_contact(tx, org_id, contact_id) for contact_id in contact_ids]
+    await run(tx, hold_contacts(kept_ids))
+    for kept_id in kept_ids:
+        if await find_kept_contact(tx, org_id, kept_id) != kept_id:
+            raise TransactionConflictError(f"contact {kept_id} was merged")
+    return kept_ids
 
 
 async def _find(tx: Transaction, org_id: int, contact_id: str) -> ContactTopics | None:
-    contact = await find_contact(tx, org_id, await find_survivor(tx, org_id, contact_id))
+    contact = await find_contact(tx, org_id, await find_kept_contact(tx, org_id, contact_id))
     return None if contact is None else ContactTopics(contact, await store.list_topics(tx, org_id))
 
 

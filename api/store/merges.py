@@ -34,7 +34,7 @@ class RowMove(msgspec.Struct, frozen=True):
 
 
 @query
-async def find_survivor(tx: Transaction, org_id: int, contact_id: Uuid) -> str:
+async def find_kept_contact(tx: Transaction, org_id: int, contact_id: Uuid) -> str:
     """Return the contact that this one was merged into, or its own id."""
 
 
@@ -145,7 +145,7 @@ async def leave_segments(
 
 
 class AbsorbedValues(msgspec.Struct, frozen=True):
-    """What the survivor took over from an absorbed contact: attributes, tags, and segments with their entry times."""
+    """What the kept contact took over from an absorbed one: attributes, tags, and segments with their entry times."""
 
     attributes: dict[str, Any]
     tags: tuple[str, ...]
@@ -153,7 +153,7 @@ class AbsorbedValues(msgspec.Struct, frozen=True):
 
 
 class MergeRow(msgspec.Struct, frozen=True):
-    """A merge: what the survivor gained, the identifiers that moved, and what the absorbed contact had."""
+    """A merge: what the kept contact gained, the identifiers that moved, and what the absorbed contact had."""
 
     id: Uuid
     keep_id: Uuid
@@ -190,7 +190,7 @@ async def mark_merge_undone(tx: Transaction, org_id: int, merge_id: Uuid, at: da
 
 @query
 async def update_absorbed(tx: Transaction, org_id: int, row: MergeRow) -> None:
-    """Record what the survivor took over from the absorbed contact."""
+    """Record what the kept contact took over from the absorbed one."""
 
 
 @query

@@ -133,7 +133,7 @@ CROSS JOIN LATERAL (
 WHERE m.org_id = :org_id AND m.undone_at >= :started_at ::timestamptz AND left(s.id ::text, 24) = left(:id ::text, 24);
 
 -- add_broadcast_entries --
--- Make entries of starts of a broadcast, each at the moment of its start. A contact that was merged since is its survivor, once.
+-- Make entries of starts of a broadcast, each at the moment of its start. A contact that was merged since counts as the kept one, once.
 -- Returns the number of entries. `merged_from` is the first contact of a row that a merge has moved, or its undo has not moved back.
 WITH recipient AS MATERIALIZED (
     SELECT s.id, s.created_at, s.contact_id AS first_id, coalesce(c.merged_into, c.id) AS contact_id

@@ -3,7 +3,7 @@
 
 -- Contacts and their identifiers -----------------------------------------------------------------------------------
 
--- find_survivor --
+-- find_kept_contact --
 -- The contact that this one was merged into, or its own id.
 SELECT coalesce((SELECT merged_into FROM contacts WHERE org_id = :org_id AND id = :contact_id ::uuid), :contact_id ::uuid);
 
@@ -124,7 +124,7 @@ SELECT id FROM contact_merges WHERE org_id = :org_id AND absorbed_id = :absorbed
 UPDATE contact_merges SET undone_at = :at, due_at = :due_at WHERE org_id = :org_id AND id = :merge_id;
 
 -- update_absorbed --
--- Record what the survivor took over from the absorbed contact.
+-- Record what the kept contact took over from the absorbed one.
 UPDATE contact_merges SET absorbed = :absorbed ::jsonb WHERE org_id = :org_id AND id = :id;
 
 -- resolve_conflicts --

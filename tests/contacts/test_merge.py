@@ -262,7 +262,7 @@ async def test_events_that_arrive_during_a_merge_are_never_lost(acme: Org) -> No
     assert len(attributes) == 40
 
 
-async def test_erasing_the_survivor_erases_the_absorbed(acme: Org) -> None:
+async def test_erasing_the_kept_contact_erases_the_absorbed(acme: Org) -> None:
     web, app = await create_two_contacts(acme)
     merge = await merged(acme, web, app)
     response = await call(acme, "DELETE", f"/{app}", "contacts:erase")

@@ -90,7 +90,7 @@ async def test_v31_a_delivery_of_a_dead_worker_is_unknown_if_its_topic_was_decli
     assert await outcomes(bench) == [("unknown", "declined_topic")]
 
 
-async def test_choices_of_a_merged_contact_count_for_the_survivor(bench: EngineBench) -> None:
+async def test_choices_of_a_merged_contact_count_for_the_kept_one(bench: EngineBench) -> None:
     await bench.add_topics()
     await bench.ingest({"event": "hello", "contact": {"externalId": "old"}})
     ((old,),) = await bench.fetch("SELECT id FROM contacts")

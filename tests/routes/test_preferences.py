@@ -184,7 +184,7 @@ async def test_one_click_withdraws_the_topic_of_the_message_and_leaves_the_chann
     assert (await consents(acme))[1:] == [("email", False, "one_click")]
 
 
-async def test_links_lead_to_the_survivor_of_a_merge_and_back_after_it_is_undone(acme: Org, zoe: str) -> None:
+async def test_links_lead_to_the_kept_contact_of_a_merge_and_back_after_it_is_undone(acme: Org, zoe: str) -> None:
     other = await contact(acme, {"externalId": "zoe2"})
     await submit(acme, zoe, "email", "inapp", "connection")  # without news
     merged = await acme.call("POST", "/contacts/merge", {"keep": other, "absorb": zoe}, kind="workbench")
