@@ -1,7 +1,8 @@
 """Time and ids. Every stored time and id comes from this module.
 
-The time is the database's. Every process measures the offset between the clock of Postgres and its own monotonic clock
-and counts from there, so a host with a wrong wall clock, or one that steps back, orders events as the others do.
+The time is the database's. Every process measures the offset between the clock of Postgres and its own monotonic clock,
+and adds it to the latter. So all hosts agree on the order of events, also if the wall clock of one is wrong or is set
+back.
 """
 
 import os

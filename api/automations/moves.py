@@ -1,15 +1,20 @@
-"""Moves: entries that wait on earlier versions continue on the live version, each where the interpreter says how.
+"""Moves: entries that wait on earlier versions continue on the live version.
 
-A publication stores the move with its version. The entries of the move are fixed by one statement, and are moved in
-pages. A page locks its contacts and then its entries, as the recording of decisions does, reads the facts that the
-engine would read, and predicts for each entry what it does next on the new version. It writes the place, the end of the
-wait and the awaited events of the entries that have a next step, and the reason for each of the others, together with
-the progress of the move. So a process that is killed repeats at most a page that was never committed, any number of
-processes may work on a move, and no event is missed: ingest stores an awaited event before the page, which reads it, or
-after, and then finds the entry waiting for it.
+A publication stores the move with its version. One statement fixes the entries of the move; then they are moved in
+pages, each in one transaction:
 
-An engine may be working on an entry. The page leaves it, and the move comes back to it until `MAX_BUSY_TIME` is over.
-An undo moves the entries back that are still where the move put them, in the same way.
+1. Lock the contacts and then the entries of the page, as the recording of decisions does.
+2. Read the facts that the engine would read, and predict for each entry what it does next on the new version.
+3. Write the node, the end of the wait and the awaited events of entries with a next step, and the reason for each of
+   the others.
+4. Write the progress of the move.
+
+So a killed process repeats at most one page, which was never committed, and several processes may work on one move. No
+event is missed: ingest stores an awaited event either before the page, which then reads it, or after the page, and then
+finds the entry waiting for it.
+
+A page leaves out entries that an engine is working on; the move tries them again until `MAX_BUSY_TIME` is over. An undo
+moves back, in the same way, the entries that are still where the move put them.
 """
 
 import asyncio

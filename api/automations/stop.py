@@ -2,8 +2,8 @@
 
 A stop pauses all automations that take entries, in one transaction, so a crash leaves everything running or everything
 stopped. It waits for the transactions that record steps and keeps new ones out (`locks.hold_steps`); from then on an
-entry that comes due becomes `paused`, as after a single pause. An automation that the stop paused has the moment of the
-stop as its `paused_at`, and so has one that is switched on later: a resume finds them by it.
+entry that comes due becomes `paused`, as after a single pause. Automations that the stop paused, and those that are
+switched on during it, have the moment of the stop as their `paused_at`; a resume finds them by it.
 """
 
 import asyncio

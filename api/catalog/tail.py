@@ -2,10 +2,10 @@
 
 Ids are made when an event is read (a notice's when it is written), and rows appear when they are committed, so a
 smaller id may appear after a larger one. A tail therefore reads the ids of the last OVERLAP again and skips those that
-it has returned; older ids are settled. A cursor holds the id up to which everything is settled, the number of ids
-returned beyond it, and the newest of these. On resume these ids are counted again. If their number is the same, no
-event appeared late. If there are more, these few seconds are returned once more: no event is missed, and
-repetitions are rare.
+it has returned; older ids are settled. A cursor has the id up to which everything is settled, the number of ids
+returned after it, and the newest of these. On resume these ids are counted again. If the number is the same, no event
+appeared late. If it is larger, the events of these few seconds are returned again: no event is missed, and repetitions
+are rare.
 """
 
 import asyncio

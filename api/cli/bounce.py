@@ -1,7 +1,7 @@
 """`workbench bounce < REPORT`: record the report of a mail server about an email (a bounce or a complaint).
 
-For the pipe of a mail server, with these exit codes: 0 also for emails that are no reports, so that they are not
-bounced themselves; 75 (EX_TEMPFAIL) if the database is unavailable, so that the server tries again.
+A mail server calls it for each email to the return path. The exit code is 0 also for an email that is not a report, so
+that the server does not bounce it, and 75 (EX_TEMPFAIL) if the database is unavailable, so that the server tries again.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """`workbench import FILE… --org NAME`: import history from files of several formats. It never triggers automations.
 
 Progress is a bar in a terminal and a line every few seconds elsewhere; both go to stderr. The bar is exactly as wide as
-the terminal and has no colours: a notebook cell overwrites a line with the next one without clearing it, so the rest of
-a longer line would stay visible, and it counts escape codes as characters.
+the terminal and has no colours, because of notebook cells: a cell overwrites a line with the next one without clearing
+it, so the rest of a longer line would stay visible, and it counts escape codes as characters.
 """
 
 import argparse

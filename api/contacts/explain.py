@@ -1,7 +1,7 @@
 """Explain why an automation did or did not start for events of a contact, or would start for a hypothetical event.
 
-Each event is judged by the state of the automation when it was received: active or not, and the trigger of the version
-that was published then, and by the contact as it was then.
+Each event is judged as of the moment when it was received: whether the automation was active, the trigger of the
+version that was published, and the contact as it was.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,11 @@
 """Drive one batch of one organization: claim, read facts, decide, record, deliver.
 
-A first transaction claims entries, at most one of each contact: the entries of a contact are decided one at a time, in
-the order of the moments at which they are due, also while an email or webhook of one of them is under way. A second one
-reads the facts for their decisions, without locks. A third one records the decisions, fenced by the lease tokens: a
-driver that has lost its lease writes nothing. Emails and webhooks are stored in that third transaction and then sent in
-tasks of their own; the entry continues here once its delivery is recorded.
+1. A transaction claims entries, at most one of each contact: the entries of a contact are decided one at a time, in the
+   order in which they are due, also while an email or webhook of one of them is under way.
+2. A second transaction reads the facts for their decisions, without locks.
+3. A third transaction records the decisions, fenced by the lease tokens: a driver that has lost its lease writes
+   nothing. It also stores emails and webhooks.
+4. Tasks send these. When a delivery is recorded, its entry continues here.
 """
 
 import asyncio

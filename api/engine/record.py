@@ -9,13 +9,13 @@ Decisions are made without locks, so four races are closed here:
   read, that read sees it; if after, ingest finds the entry waiting and wakes it: no wake-up is lost. An entry did
   not look at events before it began to wait, so an event that arrived since its decision makes it due at once. An
   attribute that an entry follows is changed under the same lock, too, by ingest or by another entry, which wakes it.
-- The next entry of a contact is claimed only after this one has stopped running. A claim looks at the entries of a
-  contact, and puts back those that come later, under the lock of the contact's turns. So it either comes before, and
-  what it puts back is released here, or it comes after, and sees that this entry has stopped.
+- The next entry of a contact is claimed only after this one has stopped running. Under the lock of the contact's turns,
+  a claim looks at the entries of the contact and puts back all but the first. A claim before this transaction puts
+  entries back, and they are released here; a claim after it sees that this entry has stopped.
 - A step is recorded only while its automation is not paused. A pause waits for the transactions that share the lock of
   steps, and keeps new ones out until it commits: from then on no step takes effect.
-- An entry is paused only while its automation is share-locked as paused. A resume commits either before, and is seen
-  here, or after, and then finds the paused entry.
+- An entry is paused only while its automation is share-locked as paused. A resume that commits before is seen here; a
+  resume that commits after finds the paused entry.
 """
 
 import logging

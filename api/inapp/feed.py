@@ -1,9 +1,9 @@
 """The feed: one loop per process that sends messages to sockets and writes their acknowledgements.
 
 The rows in Postgres are authoritative. A notification only hints at inboxes to read, and every five seconds the loop
-reads them all. A round writes acknowledgements before it reads, so a message that a socket has acknowledged is not read
-again; messages that were sent over a socket and not acknowledged yet are excluded from the read, so they are sent once.
-Hints are gathered for a moment: a burst of them is one statement for every 250 inboxes.
+reads them all. A round writes acknowledgements before it reads, so it does not read acknowledged messages again. The
+read leaves out messages that were sent over a socket and not acknowledged yet, so they are sent once. Hints are
+gathered for a moment, and 250 inboxes are read by one statement.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 Queue: first in, first out within an organization, and deficit round robin between organizations (Shreedhar and
 Varghese, 1995). In each turn an organization may take QUANTUM events, so it gains nothing from large requests or a long
-backlog. An organization may hold at most as much room as remains free: alone it fills half of the queue, n
-organizations that flood it fill 1 / (n + 1) each, and an organization with little traffic always finds room.
+backlog. An organization may take at most as many places as it leaves free. A single organization that floods the queue
+fills half of it, n of them fill 1 / (n + 1) each, and an organization with little traffic always finds room.
 
 Rate: a token bucket per organization, in the memory of one API instance (docs/contract.md 8). A bucket is one number,
 the time at which it will be full again, so 0 is a full bucket. The workers of an instance share a table of these

@@ -1,8 +1,8 @@
 """The access log and the request counters of one API process.
 
-Every response, on the fast path as on the ordinary one, carries `X-Request-Id`, is counted by method, route and status,
-and is logged when it is a refusal (or always, with `WORKBENCH_LOG_REQUESTS=all`). A line names the pattern of the
-route, never the URL: a query string may hold anything.
+Every response, also on the fast path, carries `X-Request-Id` and is counted by method, route and status. Refusals are
+logged; with `WORKBENCH_LOG_REQUESTS=all` every response is. A line names the pattern of the route, never the URL,
+because a query string may contain anything.
 """
 
 import logging

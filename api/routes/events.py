@@ -167,7 +167,7 @@ def refused_answer(outcome: Refused) -> tuple[int, Problems, Code | None]:
 
 
 def _split(body: bytes) -> tuple[list[bytes], Problems]:
-    """Return the JSON text of each event of a batch, and the problems of the unknown fields beside `events`.
+    """Return the JSON text of each event of a batch, and the problems of the unknown fields next to `events`.
 
     A lone surrogate or too much nesting makes one event invalid, not the batch.
     """

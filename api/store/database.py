@@ -20,9 +20,9 @@ unknown) and, after a rollback, `TransactionConflictError` and `RefusedDataError
 acknowledges data. So a round trip of more than a second makes `ResponseWatch` open another connection; if that gets no
 answer either, all connections that wait are shut down. A server that answers may take as long as its timeouts allow.
 
-**Numbers of transactions.** A database that is dumped and restored comes to a Postgres cluster with its own transaction
-counter, perhaps below the ids under which its rows were stored. A transaction's number is therefore its id plus an
-offset of its cluster, which `migrate` registers once. With these numbers, the order of transactions survives a restore.
+**Numbers of transactions.** The Postgres cluster into which a dump is restored has a transaction counter of its own,
+which may be below the ids of the restored rows. The number of a transaction is therefore its id plus an offset of its
+cluster, which `migrate` registers once. These numbers keep the order of transactions after a restore.
 """
 
 import asyncio
@@ -214,7 +214,7 @@ _TCP_OPTIONS = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_int
 _CITUS = load("citus")
 _WORKER_TIMEOUT = "500ms"  # to connect to a worker; Citus itself waits 30 s for a frozen one
 _WORKERS_TIMEOUT_S = 1.6  # for all of them: the coordinator waits for several frozen ones one after another
-_WORKERS_CACHE_NS = 1_000_000_000  # the coordinator connects to every worker anew to learn its status
+_WORKERS_CACHE_NS = 1_000_000_000  # the coordinator opens a connection to every worker to learn its status
 _SLOW_CALIBRATION_NS = 1_000_000_000  # a slower response would move the clock by up to half of its round trip
 
 

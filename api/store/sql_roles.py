@@ -7,9 +7,9 @@ later migration is granted when the role is completed next.
 
 The names and passwords of the gateway's roles derive from the installation's secret and are stored nowhere.
 
-A direct login can lift every limit that is only a setting of its session. It is confined by what it cannot change: its
-rights and row policies, its limits of connections and temporary files, and a job that ends sessions which run too long
-or hold too much, and puts back the settings that later sessions begin with (every role may change its own).
+A direct login can lift every limit that is only a setting of its session. Its rights, its row policies, and its limits
+of connections and temporary files are not: it cannot change them. A job ends sessions that run too long or hold too
+much. Every role may change the settings that its later sessions begin with, so the job puts these back.
 """
 
 import asyncio

@@ -174,7 +174,7 @@ def test_filters_of_a_later_wait_read_the_collected_events_also_in_a_backtest() 
     ("data", "field", "reason"),
     [
         ({}, "seconds", "is missing: write a number of seconds, or a time of day as `until`"),
-        ({"seconds": 5, "until": "09:00"}, "until", "does not belong beside `seconds`: write one of them"),
+        ({"seconds": 5, "until": "09:00"}, "until", "cannot be combined with `seconds`: write one of them"),
         ({"seconds": 0}, "seconds", "must be a whole number of seconds from 1 to 31,622,400 (366 days)"),
         ({"until": "9:00"}, "until", "must be a time of day from 00:00 to 23:59, like 09:00"),
         ({"seconds": 5, "key": ""}, "key", "must be a path of 1 to 128 characters, like orderId"),

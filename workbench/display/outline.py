@@ -254,8 +254,8 @@ class _Walk:
     def _join(self, starts: Iterable[str | None]) -> str | None:
         """Return the node where branches meet: the nearest one that all branches reach.
 
-        Without such a node, branches that end before a node do not count for it: if one branch ends in `b.exit()`, the
-        steps after the fork follow the others.
+        If there is none, branches that end are left out: if one branch ends in `b.exit()`, the steps after the fork
+        follow the other branches.
         """
         reached = [self._reachable(start) for start in starts]
         nearest = [node_id for nodes in reached for node_id in nodes]

@@ -307,7 +307,7 @@ class Collect(_Action, frozen=True, tag="collect"):
         if self.wait is None and self.clock is None:
             return Problem("seconds", "is missing: write a number of seconds, or a time of day as `until`")
         if self.wait is not None and self.clock is not None:
-            return Problem("until", "does not belong beside `seconds`: write one of them")
+            return Problem("until", "cannot be combined with `seconds`: write one of them")
         return None
 
     @property

@@ -1,8 +1,8 @@
 """Channels: each is declared once, with everything that the language, the engine and the pages need to know about it.
 
-A message is what a channel carries. In-app messages live in the database and commit with the state of their entry; all
-other messages leave the system, so their row in `messages` is written before they are sent, and its id is derived from
-entry and node: a repeated attempt sends the same id.
+A message is what a channel carries. In-app messages stay in the database, and are committed with the state of their
+entry. All other messages leave the system: their row in `messages` is committed before they are sent. Its id is derived
+from entry and node, so a repeated attempt sends the same id.
 
 `docs/extending.md` has the recipe for a new channel.
 """

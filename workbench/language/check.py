@@ -581,12 +581,14 @@ MAX_SAMPLED_CONTACTS = 10_000  # of a segment, the newest
 class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
-    `segments`, `connections`, `topics` and `chain` None: not loaded. An event without `paths` was not examined.
-    `types`: those at its paths. `attributes`: the types of the attributes of contacts. `undeliverable`: of the newest
-    events of a name, how many have a wallet that can never sign in, and how many were looked at. `missing`: of the
-    contacts of the newest events of each name, or of the segment that starts it, that are in the segments of a need:
-    how many lack the value, and how many were looked at, by the value of their locale attribute. `is_sample`: the
-    segment has more contacts than were looked at.
+    `segments`, `connections`, `topics` and `chain` are None if they were not loaded. An event without `paths` was not
+    examined. `types`: the types at the paths of an event. `attributes`: the types of the attributes of contacts.
+
+    Two fields count the newest events or contacts. `undeliverable`: how many of the newest events of a name have a
+    wallet that can never sign in, and how many were examined. `missing`: how many contacts lack the value of a need,
+    and how many were examined, by the value of their locale attribute. These contacts are in the segments of the need,
+    and have sent the newest events or are in the segment that starts the automation. `is_sample`: the segment has more
+    contacts than were examined.
     """
 
     events: tuple[str, ...] = ()

@@ -245,9 +245,9 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
     def awaits_steadily(self) -> bool:
         """Whether an event that passes none of the awaited filters on arrival may be ignored for good.
 
-        False if one of them reads the contact, which may have changed when the event is evaluated again, or the
-        collected events, which are those of an entry. Also False if an entry changes the time zone of its own quiet
-        hours: it must be woken, because its due time changes.
+        False if a filter reads the contact, which may have changed when the event is evaluated again, or the collected
+        events, which differ by entry. Also False if an entry changes the time zone of its own quiet hours: it must be
+        woken, because its due time changes.
         """
         hours = self.settings.quiet_hours
         moves_quiet_hours = hours is not None and any(

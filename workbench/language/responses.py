@@ -257,7 +257,7 @@ class EventResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class BatchResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One result per event, in order. `warnings`: fields beside `events` that look like fields of an event."""
+    """One result per event, in order. `warnings`: fields next to `events` that look like fields of an event."""
 
     results: list[EventResponse]
     warnings: tuple[str, ...] = ()

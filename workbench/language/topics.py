@@ -1,4 +1,4 @@
-"""Topics: what messages are about, such as `news`. A contact wants or declines each, beside the channels.
+"""Topics: what messages are about, such as `news`. A contact wants or declines topics as well as channels.
 
 The links `{{ preferences_url }}` and `{{ confirm_url }}` in emails are those of one contact. Simulations, backtests and
 stored texts have fixed URLs in their place, which are replaced when an email leaves.
