@@ -1,13 +1,11 @@
 """Suggestions of a server that does not answer everything."""
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from http.server import HTTPServer
 
 import pytest
 
+from tests.http_server import Handler, serving
 from workbench.canvas.suggestions import Suggestions
 from workbench.connection import Connection
 from workbench.publish import SavedAutomation
@@ -22,39 +20,24 @@ class BusyServer(HTTPServer):
         self.requests = 0
 
 
-class _Line(BaseHTTPRequestHandler):
+class _Line(Handler):
     server: BusyServer
 
     def do_GET(self) -> None:
         if self.path != "/api/v1/contacts/properties":
-            self.answer(403, {"error": "not permitted", "code": "FORBIDDEN"})
+            self.answer_json(403, {"error": "not permitted", "code": "FORBIDDEN"})
             return
         self.server.requests += 1
         if self.server.is_busy:
-            self.answer(503, {"error": "too many requests", "code": "UNAVAILABLE"})
+            self.answer_json(503, {"error": "too many requests", "code": "UNAVAILABLE"})
         else:
-            self.answer(200, {"sampled": 1, "paths": [], "tags": ["vip"]})
-
-    def answer(self, status: int, body: Any) -> None:
-        raw = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+            self.answer_json(200, {"sampled": 1, "paths": [], "tags": ["vip"]})
 
 
 @pytest.fixture
 def server() -> Iterator[BusyServer]:
-    with BusyServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(BusyServer()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_suggestions_of_a_busy_server_are_read_again_and_then_kept(server: BusyServer) -> None:

@@ -1,15 +1,15 @@
 """A node with scripted responses, for behaviour that nodes show rarely, or that only those of providers show."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 import msgspec
 
 from api.clock import Clock
+from tests.http_server import Handler, serving
 from workbench.language.abi import event_topic
 
 CONTRACT = "0x" + "c0" * 20
@@ -125,11 +125,11 @@ def _hash(number: int) -> str:
 def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
     """Serve a node."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Node(Handler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.read_body())
             is_batch = isinstance(body, list)
             requests = [(request["method"], request["params"]) for request in (body if is_batch else [body])]
             refusals = [node.refuse(*request) for request in requests]
@@ -153,23 +153,8 @@ def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
 
         def _send(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
             node.largest = max(node.largest, len(body))
-            self.send_response(status)
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body.encode())))
-            self.end_headers()
-            self.wfile.write(body.encode())
+            self.answer(status, body.encode(), headers or {})
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = _Server(("127.0.0.1", 0), Handler)
-    node.url = f"http://127.0.0.1:{server.server_port}/v3/secret-of-the-operator"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(_Server(("127.0.0.1", 0), Node)) as server:
+        node.url = f"http://127.0.0.1:{server.server_port}/v3/secret-of-the-operator"
         yield node
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -165,6 +165,15 @@ async def intake(postgres: Server, template: str) -> AsyncIterator[Intake]:
 
 
 @pytest.fixture
+async def own_intake(database_url: str) -> AsyncIterator[Intake]:
+    """An intake on a database of its own, which the test may change."""
+    started = Intake(database_url)
+    await started.start()
+    yield started
+    await started.stop()
+
+
+@pytest.fixture
 async def acme(intake: Intake) -> Org:
     return await intake.organization()
 

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import pytest
-
 from api.ingest.parse import AcceptedEvent, Outcome, ParsedEvent, Rejected, Unavailable
 from api.ingest.pipeline import QUEUE_CAPACITY, Pipeline
 from api.ingest.queue import TokenBuckets
@@ -144,12 +142,3 @@ async def test_the_queue_is_bounded_in_bytes_too(own_intake: Intake) -> None:
         done, _ = await asyncio.wait(sending, timeout=0.5)
         assert any(isinstance(task.result()[0], Unavailable) for task in done)
         await asyncio.gather(*sending)
-
-
-@pytest.fixture
-async def own_intake(database_url: str) -> AsyncIterator[Intake]:
-    """An intake with its own database."""
-    started = Intake(database_url)
-    await started.start()
-    yield started
-    await started.stop()

@@ -19,15 +19,6 @@ from workbench.language.problem import Problem
 REFUSED = Rejected((Problem("", "cannot be stored"),))
 
 
-@pytest.fixture
-async def own_intake(database_url: str) -> AsyncIterator[Intake]:
-    """An intake on its own database, which the test may change."""
-    started = Intake(database_url)
-    await started.start()
-    yield started
-    await started.stop()
-
-
 async def test_a_bad_event_fails_without_the_others(own_intake: Intake) -> None:
     acme, globex = await own_intake.organization(), await own_intake.organization()
     await own_intake.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")

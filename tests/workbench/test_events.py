@@ -1,15 +1,15 @@
 """Sending to a busy, unavailable or failing server uses one key and bounded retries, and returns the outcome."""
 
 import json
-import threading
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from typing import Any
 
 import pytest
 
+from tests.http_server import Handler, serving
 from workbench import (
     AuthenticationError,
     ConnectionFailedError,
@@ -44,35 +44,22 @@ class Script(HTTPServer):
         return {body["idempotencyKey"] for body in self.bodies}
 
 
-class _Line(BaseHTTPRequestHandler):
+class _Line(Handler):
     server: Script
 
     def do_POST(self) -> None:
-        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.server.bodies.append(json.loads(self.read_body()))
         answer = self.server.answers.pop(0)
         if answer is BREAK:
             self.close_connection = True
             return
-        status, body = answer
-        raw = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        self.answer_json(*answer)
 
 
 @pytest.fixture
 def script() -> Iterator[Script]:
-    with Script() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(Script()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_a_busy_server_is_retried_with_the_same_key(script: Script) -> None:

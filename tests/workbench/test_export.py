@@ -2,11 +2,10 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import httpx
 import polars as pl
 import pytest
 
+from tests.http_server import Handler, serving
 from tests.running import Running
 from workbench import InvalidArgumentError, SqlError, Workbench, export
 from workbench.language.codec import decode, encode
@@ -183,33 +183,21 @@ def test_contacts_that_are_not_kept_in_memory_are_read_page_by_page(
 def slow(wb: Workbench) -> Iterator[Workbench]:
     """The workbench of a server on which fingerprints of more than a week take too long."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Slow(Handler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.read_body()
             params = decode(body).get("params", {})
             # The first month of an export begins in year 1.
             since = max(str(params.get("since", "")), "2026-01-01T00:00:00Z")
             days = datetime.fromisoformat(params.get("until", since)) - datetime.fromisoformat(since)
             if "bounds" in params and days > timedelta(days=8):
-                self._answer(408, "application/json", encode({"error": "sql: the query took longer than 10 s"}))
+                self.answer_json(408, {"error": "sql: the query took longer than 10 s"})
             else:
                 answer = httpx.post(f"{wb.url}{self.path}", content=body, headers=dict(self.headers))
-                self._answer(answer.status_code, answer.headers["Content-Type"], answer.content)
+                self.answer(answer.status_code, answer.content, {"Content-Type": answer.headers["Content-Type"]})
 
-        def _answer(self, status: int, media_type: str, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", media_type)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            """Do not print a line for each request."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Slow)) as server:
         yield Workbench(f"http://127.0.0.1:{server.server_port}", wb._connection._key)
-        server.shutdown()
 
 
 def test_months_that_take_too_long_are_compared_week_by_week(wb: Workbench, slow: Workbench, tmp_path: Path) -> None:

@@ -2,16 +2,16 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 import pytest
 
+from tests.http_server import Handler, serving
 from tests.running import Running
 from workbench import SqlError, Workbench
 
@@ -90,7 +90,7 @@ def test_a_parquet_file_is_complete_or_unchanged(wb: Workbench, tmp_path: Path, 
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of before"]
 
 
-class _TruncatingServer(BaseHTTPRequestHandler):
+class _TruncatingServer(Handler):
     """Answers with an Arrow stream without its last bytes, and with the Content-Length of the short body."""
 
     codings: ClassVar[list[str | None]] = []
@@ -99,22 +99,13 @@ class _TruncatingServer(BaseHTTPRequestHandler):
         self.codings.append(self.headers["Accept-Encoding"])
         stream = BytesIO()
         pl.DataFrame({"x": [1, 2]}).write_ipc_stream(stream)
-        truncated = stream.getvalue()[:-8]
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(truncated)))
-        self.end_headers()
-        self.wfile.write(truncated)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        self.answer(200, stream.getvalue()[:-8])
 
 
 @pytest.fixture
 def truncating() -> Iterator[Workbench]:
-    with HTTPServer(("127.0.0.1", 0), _TruncatingServer) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+    with serving(HTTPServer(("127.0.0.1", 0), _TruncatingServer)) as server:
         yield Workbench(f"http://127.0.0.1:{server.server_port}", "wb_x")
-        server.shutdown()
 
 
 def test_a_truncated_response_is_an_error(truncating: Workbench) -> None:

@@ -4,14 +4,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from http.server import HTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from tests.http_server import Handler, serving
 from tests.installation import until
 from tests.running import Running
 from workbench import AuthenticationError, ConnectionFailedError, InvalidRequestError, Workbench
@@ -127,14 +127,14 @@ class Script(HTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Line)
-        self.answers: list[Callable[[BaseHTTPRequestHandler], None]] = []
+        self.answers: list[Callable[[Handler], None]] = []
         self.cursors: list[str | None] = []
 
     def tail(self) -> EventTail:
         return EventTail(Connection(f"http://127.0.0.1:{self.server_port}", "wb_x"), None, 20)
 
 
-class _Line(BaseHTTPRequestHandler):
+class _Line(Handler):
     server: Script
 
     def do_GET(self) -> None:
@@ -142,45 +142,28 @@ class _Line(BaseHTTPRequestHandler):
         self.server.answers.pop(0)(self)
         self.close_connection = True
 
-    def log_message(self, *_: Any) -> None:
-        pass
 
-
-def answering(
-    status: int, kind: str, body: bytes, length: int | None = None
-) -> Callable[[BaseHTTPRequestHandler], None]:
-    def answer(line: BaseHTTPRequestHandler) -> None:
-        line.send_response(status)
-        line.send_header("Content-Type", kind)
-        line.send_header("Content-Length", str(len(body) if length is None else length))
-        line.end_headers()
-        line.wfile.write(body)
-
-    return answer
-
-
-def streaming(*event_ids: str, broken: bool = False) -> Callable[[BaseHTTPRequestHandler], None]:
+def streaming(*event_ids: str, broken: bool = False) -> Callable[[Handler], None]:
+    """Return an answer with events; a broken one ends before its length."""
     fields = {"at": "2026-11-20T10:00:00Z", "outcome": "accepted", "event": "e"}
     texts = [f"id: after-{event_id}\ndata: {json.dumps(fields | {'id': event_id})}\n\n" for event_id in event_ids]
     text = "id: begin\n\n:\n\n" + "".join(texts)
-    return answering(200, "text/event-stream", text.encode(), 10_000 if broken else None)
+    headers = {"Content-Type": "text/event-stream"} | ({"Content-Length": "10000"} if broken else {})
+    return lambda line: line.answer(200, text.encode(), headers)
 
 
-REVOKED = answering(401, "application/json", b'{"error": "the secret key is missing, invalid or revoked"}')
+def refusing(line: Handler) -> None:
+    line.answer_json(401, {"error": "the secret key is missing, invalid or revoked"})
 
 
 @pytest.fixture
 def script() -> Iterator[Script]:
-    with Script() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(Script()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_a_broken_tail_resumes_at_its_cursor(script: Script) -> None:
-    script.answers = [streaming("1", "2", broken=True), streaming("3"), REVOKED]
+    script.answers = [streaming("1", "2", broken=True), streaming("3"), refusing]
     tail = iter(script.tail())
     assert [next(tail).id for _ in "123"] == ["1", "2", "3"]
     with pytest.raises(AuthenticationError):
@@ -189,6 +172,6 @@ def test_a_broken_tail_resumes_at_its_cursor(script: Script) -> None:
 
 
 def test_a_response_of_another_service_is_an_error_at_once(script: Script) -> None:
-    script.answers = [answering(200, "text/html", b"<p>hello")]
+    script.answers = [lambda line: line.answer(200, b"<p>hello", {"Content-Type": "text/html"})]
     with pytest.raises(ConnectionFailedError, match="not an Event Workbench"):
         list(script.tail())
