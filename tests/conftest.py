@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +18,10 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from api import settings
 from api.clock import token
-from api.embedded import EmbeddedPostgres, Server
+from api.embedded import Server
 from api.store.migrate import migrate
-from tests.servers import copy_database, create_database, database_dsn, drop_database, external_server
+from tests.servers import copy_database, create_database, database_dsn, drop_database, open_server
 
 pytest_plugins = ["tests.installation", "tests.running"]
 hypothesis.settings.register_profile(
@@ -73,19 +71,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """The server of the session; `admin_dsn` has a superuser."""
-    configured = settings.read()
-    if configured.database_url is not None:
-        with external_server(configured.database_url) as server:
-            yield server
-        return
-    home = Path(tempfile.mkdtemp(prefix="workbench-tests-", dir=_memory_folder()))
-    embedded = EmbeddedPostgres(home, bin_dir=configured.postgres_bin, settings=_SERVER_SETTINGS)
-    try:
-        with embedded as server:
-            yield server
-    finally:
-        shutil.rmtree(embedded.data.parent, ignore_errors=True)
-        shutil.rmtree(home, ignore_errors=True)
+    with open_server("tests", _memory_folder(), _SERVER_SETTINGS) as server:
+        yield server
 
 
 def _memory_folder() -> Path | None:

@@ -1,22 +1,27 @@
-"""Uses the server that `DATABASE_URL` names: a plain Postgres, or the coordinator of a Citus cluster.
+"""Servers for tests: an embedded one, or the one in `DATABASE_URL`.
 
-The application gets its own role there, as in the embedded server. On Citus a database is created on every node under
-one name, and the nodes are joined as those of `DATABASE_URL`. A clone also contains the nodes' data and metadata.
+The latter is a plain Postgres, or the coordinator of a Citus cluster. The application gets its own role there, as in
+the embedded server. On Citus a database is created on every node under one name, and the nodes are joined as those of
+`DATABASE_URL`. A clone also contains the nodes' data and metadata.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
 
+from api import settings
 from api.clock import token
-from api.embedded import Server
+from api.embedded import EmbeddedPostgres, Server
 from api.embedded.cluster import make_application
 from api.store.database import ALL_ORGANIZATIONS
 
@@ -24,6 +29,26 @@ _COUNT_LOCK_WAITS = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
         AND backend_type = 'client backend'    -- autovacuum waits for locked tables, too
 """
+
+
+@contextlib.contextmanager
+def open_server(
+    purpose: str, folder: Path | None = None, server_settings: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Yield the server in `DATABASE_URL`, or an embedded one in a temporary folder below `folder`."""
+    configured = settings.read()
+    if configured.database_url is not None:
+        with external_server(configured.database_url) as server:
+            yield server
+        return
+    home = Path(tempfile.mkdtemp(prefix=f"workbench-{purpose}-", dir=folder))
+    embedded = EmbeddedPostgres(home, bin_dir=configured.postgres_bin, settings=server_settings)
+    try:
+        with embedded as server:
+            yield server
+    finally:
+        shutil.rmtree(embedded.data.parent, ignore_errors=True)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -8,24 +8,20 @@ import argparse
 import asyncio
 import multiprocessing
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from multiprocessing.queues import Queue
-from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from api import settings
-from api.embedded import EmbeddedPostgres, Server
+from api.embedded import Server
 from api.store.migrate import migrate
 from tests.fidelity.machine import parts_of, seed_of, work
-from tests.servers import create_database, database_dsn, drop_database, external_server
+from tests.servers import create_database, database_dsn, drop_database, open_server
 
 INTERVAL_S = 10.0
 
@@ -41,7 +37,7 @@ def main() -> int:
     os.environ["PGOPTIONS"] = "-c workbench.org=*"  # as in tests/conftest.py
     parts = parts_of(seed, arguments.cases)
     with ExitStack() as stack:
-        server = stack.enter_context(_server())
+        server = stack.enter_context(open_server("fidelity"))
         context = multiprocessing.get_context("spawn")
         results: Queue[Any] = context.Queue()
         workers = []
@@ -97,23 +93,6 @@ def _collect(results: "Queue[Any]", workers: list[Any], cases: int) -> tuple[Cou
     except KeyboardInterrupt:
         return counts, failures, False
     return counts, failures, True
-
-
-@contextmanager
-def _server() -> Iterator[Server]:
-    configured = settings.read()
-    if configured.database_url is not None:
-        with external_server(configured.database_url) as server:
-            yield server
-        return
-    home = Path(tempfile.mkdtemp(prefix="workbench-fidelity-"))
-    embedded = EmbeddedPostgres(home, bin_dir=configured.postgres_bin)
-    try:
-        with embedded as server:
-            yield server
-    finally:
-        shutil.rmtree(embedded.data.parent, ignore_errors=True)
-        shutil.rmtree(home, ignore_errors=True)
 
 
 @contextmanager
