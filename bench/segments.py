@@ -94,9 +94,9 @@ async def alternate(
 
 async def _define(services: SegmentServices, name: str, query: str) -> SegmentRow:
     now_us = Clock().unique_now_us()
-    made = await segments.create(services, Author(_ORG_ID, uuid7(now_us), now_us), SegmentBody(name, query))
-    assert isinstance(made, SegmentResult), made
-    return made.row
+    result = await segments.create(services, Author(_ORG_ID, uuid7(now_us), now_us), SegmentBody(name, query))
+    assert isinstance(result, SegmentResult), result
+    return result.row
 
 
 async def _refresh(server: Postgres, services: SegmentServices, row: SegmentRow, *, from_start: bool) -> RefreshCost:
@@ -105,9 +105,9 @@ async def _refresh(server: Postgres, services: SegmentServices, row: SegmentRow,
     assert latest is not None
     if from_start:
         latest = msgspec.structs.replace(latest, watermark=None)
-    before, begun, own = cpu_so_far(server, []), time.perf_counter(), time.process_time()
+    before, begun, own_cpu_s = cpu_so_far(server, []), time.perf_counter(), time.process_time()
     result = await segments.refresh(services, latest, Clock().now())
-    seconds, own, after = time.perf_counter() - begun, time.process_time() - own, cpu_so_far(server, [])
+    seconds, own_cpu_s, after = time.perf_counter() - begun, time.process_time() - own_cpu_s, cpu_so_far(server, [])
     assert isinstance(result, SegmentResult)
     assert result.scope is not None
-    return RefreshCost(seconds, own + after["postgres"] - before["postgres"], result.scope.contacts)
+    return RefreshCost(seconds, own_cpu_s + after["postgres"] - before["postgres"], result.scope.contacts)

@@ -245,18 +245,18 @@ class Reports(ABC):
         source, path = body.group or (None, "")
         if source == "contact" and rows.height and rows["part"].drop_nulls().is_empty():
             self._require_attribute(path)
-        made = report(rows, kind.name, title, self._warnings(rows, body))
-        made.relative = _relative(arguments, values, query.params)
-        return made
+        result = report(rows, kind.name, title, self._warnings(rows, body))
+        result.relative = _relative(arguments, values, query.params)
+        return result
 
     def _require_attribute(self, name: str) -> None:
         """Raise InvalidArgumentError if none of many contacts has the attribute."""
         rows = sql(self._connection, SqlQuery(statement("attributes"), {"contacts": _MAX_CONTACTS}))
-        known = rows["name"].to_list()
-        if name in known:
+        attributes = rows["name"].to_list()
+        if name in attributes:
             return
-        listed = ", ".join(known[:_MAX_NAMES]) + (", …" if len(known) > _MAX_NAMES else "")
-        hint = suggestion(name, [*known, "segments"], f"; contacts have: {listed}" if known else "")
+        listed = ", ".join(attributes[:_MAX_NAMES]) + (", …" if len(attributes) > _MAX_NAMES else "")
+        hint = suggestion(name, [*attributes, "segments"], f"; contacts have: {listed}" if attributes else "")
         raise InvalidArgumentError(
             f"by='contact.{name}': none of up to {_MAX_CONTACTS:,} contacts has this attribute{hint}"
         )

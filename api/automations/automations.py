@@ -684,10 +684,10 @@ async def _check_connections(tx: Transaction, org_id: int, graph: Graph) -> Prob
     rows = await hold_connections(tx, org_id, names)
     if len(rows) < len(names):  # all of them, for a suggestion
         rows = await list_connections(tx, org_id)
-    found = await asyncio.to_thread(
+    problems = await asyncio.to_thread(
         lambda: [*check_connections(graph, {row.name: read_definition(row) for row in rows})]
     )
-    return tuple(Problem(f"node {node_id}", f"{field}: {reason}") for node_id, field, reason in found)
+    return tuple(Problem(f"node {node_id}", f"{field}: {reason}") for node_id, field, reason in problems)
 
 
 def _trigger(specs: AutomationRow | VersionRow | None) -> Trigger:

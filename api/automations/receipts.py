@@ -179,8 +179,8 @@ async def _sample(
     if isinstance(source := trigger.source, StartSource):
         async with database.transaction() as tx:
             ids = await list_newest_recipients(tx, author.org_id, source.segment or "", SAMPLE_SIZE)
-            found = [await find_contact(tx, author.org_id, contact_id) for contact_id in ids]
-        contacts = [contact_state(row, keys.open_email).identifiers for row in found if row is not None]
+            recipients = [await find_contact(tx, author.org_id, contact_id) for contact_id in ids]
+        contacts = [contact_state(row, keys.open_email).identifiers for row in recipients if row is not None]
         return [
             ({"type": source.type, "contact": _contact(identifiers)}, author.now)
             for identifiers in contacts

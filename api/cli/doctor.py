@@ -266,10 +266,10 @@ def check_fingerprint(settings: Settings, fingerprints: list[str]) -> Finding:
     """Check that the secret is one of those that belong to the database."""
     try:
         secret = read_secret(settings)
-        known = secret is not None and (not fingerprints or Keyring(secret).fingerprint() in fingerprints)
+        is_own = secret is not None and (not fingerprints or Keyring(secret).fingerprint() in fingerprints)
     except (PrivateFileError, CommandError, ChainError):
-        known = False
-    if not known:
+        is_own = False
+    if not is_own:
         message = "the secret is missing, or it is not the secret of this database"
         return Finding("fail", message, MISMATCH_ADVICE)
     return Finding("ok", "the secret belongs to this database")

@@ -161,21 +161,21 @@ async def lock_owners(
         return owners
     keys = _distinct_keys(unknown)
     contact_ids = {owner.contact_id for owner in owners.values()}
-    known = [
+    affected = [
         (event, owner.contact_id)
         for event, owner in zip(events, recognised, strict=True)
         if owner and owner.contact_id in contact_ids
     ]
-    known_events = [event for event, _ in known]
+    affected_events = [event for event, _ in affected]
     # All contacts are locked in one sorted statement: with two, another batch could hold a lock of the second and wait
     # for one of the first. The owners are read again, as they may have changed before their locks were granted.
     _, current, leading = await run(
         tx,
         hold_contacts({*written, *contact_ids}),
         find_key_owners(keys),
-        find_key_owners([(event.org_id, event.keys[0]) for event in known_events]),
+        find_key_owners([(event.org_id, event.keys[0]) for event in affected_events]),
     )
-    for (_, contact_id), owner in zip(known, recognise(known_events, leading), strict=True):
+    for (_, contact_id), owner in zip(affected, recognise(affected_events, leading), strict=True):
         if owner is None or owner.contact_id != contact_id:
             raise TransactionConflictError("an identifier of a recognised event has moved")  # retried
     return {keys[owner.position]: owner for owner in current}

@@ -168,16 +168,16 @@ class _Schemas:
 def _complete_answers(components: Object, answers: Iterable[Any]) -> None:
     """Add to the schemas of answers what msgspec leaves out: the format of times, and that a default is sent, too."""
     pending: list[Any] = [*msgspec.inspect.multi_type_info(answers)]
-    seen: set[type] = set()
+    completed: set[type] = set()
     while pending:
         info = pending.pop()
         if not isinstance(info, msgspec.inspect.StructType):
             parts = msgspec.structs.astuple(info) if isinstance(info, msgspec.inspect.Type) else info
             pending += [part for part in parts if isinstance(part, (msgspec.inspect.Type, tuple))]
             continue
-        if info.cls in seen:
+        if info.cls in completed:
             continue
-        seen.add(info.cls)
+        completed.add(info.cls)
         pending += [field.type for field in info.fields]
         schema = components[info.cls.__name__]
         for field in msgspec.structs.fields(info.cls):

@@ -47,8 +47,8 @@ async def save(request: Request, token: str) -> HTTPResponse:
     topics = _read_choices(request, "topic")
     channels = {name: wanted for name, wanted in _read_choices(request, "channel").items() if name in PAGE_CHANNELS}
     texts, channel_texts = _texts(page, subject)
-    seen = [texts[name] for name in topics if name in texts] + [channel_texts[name] for name in channels]
-    if not (_stops(request) or _shows(request, *seen)):
+    shown_texts = [texts[name] for name in topics if name in texts] + [channel_texts[name] for name in channels]
+    if not (_stops(request) or _shows(request, *shown_texts)):
         return _form(request, link, subject, [page.texts.changed])
     choices = PageChoices(topics, channels, texts, channel_texts)
     pending = await preferences.save_page(database, link, choices, clock.unique_now_us())

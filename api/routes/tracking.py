@@ -84,7 +84,7 @@ async def track_batch(request: Request) -> TrackingResponse:
         if not isinstance(message, dict):
             raise RequestRefusedError(400, Problem(f"batch[{index}]", "must be an object"))
     problems = await _ingest(request, [{"sentAt": fields.get("sentAt")} | message for message in batch])
-    return TrackingResponse(True, tuple(f"batch[{index}]: {found[0]}" for index, found in problems.items()))
+    return TrackingResponse(True, tuple(f"batch[{index}]: {reasons[0]}" for index, reasons in problems.items()))
 
 
 @blueprint.post("/<kind:str>")

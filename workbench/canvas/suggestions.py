@@ -147,8 +147,8 @@ class Suggestions:
             included = with_pins(draft, self._connection)
         except WorkbenchError:
             return []
-        known = draft.remarks()
-        return [remark for remark in included.remarks() if remark not in known]
+        own_remarks = draft.remarks()
+        return [remark for remark in included.remarks() if remark not in own_remarks]
 
     def logs(self, source: LogSource) -> list[list[Any]]:
         """Return the newest logs of a trigger: parameters as JSON, block time, wallet, contact id or None."""
@@ -246,9 +246,9 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
         return fires(trigger, event, context, datetime.fromisoformat(at))
 
     names = sorted(trigger.names)
-    known = names or [event["name"] for event in suggestions.choices(())["events"]]
+    event_names = names or [event["name"] for event in suggestions.choices(())["events"]]
     patterns = encode([options for filter_ in trigger.filters if (options := containment_patterns(filter_))]).decode()
-    since = suggestions.newest_since(known)
+    since = suggestions.newest_since(event_names)
     newest = max(_NEWEST // max(len(since), 1), 12)
     moments = [at.isoformat() for at in since.values()]
     rows = suggestions.rows(NEWEST_EVENTS, names=[*since], moments=moments, newest=newest, patterns=patterns)

@@ -432,7 +432,7 @@ def _check_where(trigger: Trigger, graph: Graph, catalog: "CatalogFacts | None" 
     types = {} if catalog is None else catalog.types
     attributes = {} if catalog is None else catalog.attributes
     for filter_, events, node_id, field in _uses_of_filters(trigger, graph):
-        seen = [types[event] for event in events if event in types]
+        event_types = [types[event] for event in events if event in types]
         for sides in compile_where(filter_.path).comparisons if isinstance(filter_, Where) else ():
             if catalog is not None and not any(side.path for side in sides):
                 continue  # reported without types
@@ -440,8 +440,10 @@ def _check_where(trigger: Trigger, graph: Graph, catalog: "CatalogFacts | None" 
             for side in sides:
                 if side.path.startswith(_CONTACT):
                     at_path = {*attributes.get(side.path.removeprefix(_CONTACT), ())}
-                elif len(seen) == len(events):
-                    at_path = {name for paths in seen for name in paths.get(side.path.removeprefix("payload."), ())}
+                elif len(event_types) == len(events):
+                    at_path = {
+                        name for paths in event_types for name in paths.get(side.path.removeprefix("payload."), ())
+                    }
                 else:
                     at_path = set()
                 kinds = {side.type} if side.type else at_path

@@ -360,7 +360,7 @@ def apply_merge(keep: ContactRecord, gained: ContactRecord) -> ContactRecord | N
 
 def merge_contacts(keep: ContactState, absorbed: ContactState) -> ContactState:
     """Return the kept contact after a merge. Topics are not merged here: the latest choice of both counts."""
-    own, other = _record(keep), _record(absorbed)
+    own, other = _as_record(keep), _as_record(absorbed)
     merged = apply_merge(own, plan_merge(own, other).gained)
     if merged is None:  # with the attributes that a draft would have set, the merge would have been refused
         return keep
@@ -372,11 +372,13 @@ def separate_contacts(keep: ContactState, absorbed: ContactState, kept_before: C
 
     `kept_before`: the kept contact as it was before the merge.
     """
-    other = _record(absorbed)
-    return _with_values(keep, undo_merge(_record(keep), other, plan_merge(_record(kept_before), other).gained).contact)
+    other = _as_record(absorbed)
+    return _with_values(
+        keep, undo_merge(_as_record(keep), other, plan_merge(_as_record(kept_before), other).gained).contact
+    )
 
 
-def _record(contact: ContactState) -> ContactRecord:
+def _as_record(contact: ContactState) -> ContactRecord:
     return ContactRecord(
         contact.identifiers.wallet,
         None,

@@ -323,13 +323,15 @@ def find_route(handles: Mapping[str, Sequence[Handle]], edges: Iterable[tuple[st
     rank = {node_id: index for index, node_id in enumerate(search_depth_first(handles, links)[0])}
     incoming = targets_by_source((target, end) for end, several in targets.items() for target in several)
     sequences, shared = list[BranchSequence](), set[tuple[str, str]]()
-    met: dict[str, list[tuple[str, str]]] = {}  # by node where branches meet: the fork, and the branch that comes next
+    meetings: dict[
+        str, list[tuple[str, str]]
+    ] = {}  # by node where branches meet: the fork, and the branch that comes next
     for end in sorted(forking, key=lambda end: rank.get(end[0], 0)):  # inner forks first: they are part of a branch
         branches: list[tuple[str, frozenset[str]]] = []  # from the last to the first
         later: set[str] = set()
         for target in reversed(targets[end]):
             if target in later:  # a later branch leads to it, and runs it
-                met.setdefault(target, []).append((end[0], branches[-1][0]))
+                meetings.setdefault(target, []).append((end[0], branches[-1][0]))
                 continue
             nodes = reach(target)
             own = frozenset(nodes - later)
@@ -340,7 +342,7 @@ def find_route(handles: Mapping[str, Sequence[Handle]], edges: Iterable[tuple[st
                     if meeting in own:
                         continue
                     if meeting is not None:
-                        met.setdefault(meeting, []).append((end[0], following))
+                        meetings.setdefault(meeting, []).append((end[0], following))
                     next_ids[own_end] = following
                 entering = ((to, entry) for to in own for entry in incoming.get(to, ()))
                 shared.update((to, end[0]) for to, entry in entering if entry[0] not in own and entry != end)
@@ -354,7 +356,7 @@ def find_route(handles: Mapping[str, Sequence[Handle]], edges: Iterable[tuple[st
     last_ids = [
         node_id for node_id, own in handles.items() if not own or any((node_id, h) not in next_ids for h in own)
     ]
-    for node_id, forks in met.items():
+    for node_id, forks in meetings.items():
         ending, _ = search_depth_first([other for other in last_ids if other != node_id], {**sources_of, node_id: []})
         without = {*ending} - {node_id}  # the nodes from which an entry can end without running this one
         missed.update((node_id, fork) for fork, following in forks if following in without)

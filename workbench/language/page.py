@@ -151,7 +151,7 @@ def chart_svg(section: PageSection) -> Markup:
     """Return a chart of a section, or nothing if its rows have no name or time of their own, or no number."""
     rows, names = section.rows, section.columns
     over_time = _column_of(rows, datetime) if len(rows) <= _MAX_COLUMNS else None
-    by_name = next((found for kind in (str, list) if (found := _column_of(rows, kind)) is not None), None)
+    by_name = next((column for kind in (str, list) if (column := _column_of(rows, kind)) is not None), None)
     label = by_name if over_time is None else over_time
     measure = _measure(section, label)
     if label is None or measure is None:
@@ -161,8 +161,8 @@ def chart_svg(section: PageSection) -> Markup:
     shown = [_cell(section, names[measure], row[measure]) for row in rows]
     draw = _columns_over_time if over_time is not None else _bars
     body, height = draw(values, texts, shown)
-    what = f"{_heading(section, names[measure])} by {_heading(section, names[label])}"
-    about = f"{what}; the same numbers as in the table below"
+    axes = f"{_heading(section, names[measure])} by {_heading(section, names[label])}"
+    about = f"{axes}; the same numbers as in the table below"
     return Markup('<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>').format(
         _WIDTH, height, _WIDTH, height, f"{section.title}: {about}", body
     )
