@@ -1,4 +1,4 @@
-"""Connections: named requests to providers, such as chat and SMS services, with their secrets and rules for answers.
+"""Connections: named requests to providers, such as chat and text message services, with secrets and rules for answers.
 
 A step `send_via` has the values of the connection's fields. The connection is read when the message is sent. Its
 templates use `fields.NAME`, `secrets.NAME` and `messageId`, which is the same for every attempt. Values cannot change
