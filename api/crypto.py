@@ -339,7 +339,7 @@ class OrgKeys:
 
 
 class EmailDisplay(msgspec.Struct, frozen=True):
-    """How a caller sees the sealed addresses of an organization: in clear (with `pii:read`), or masked."""
+    """Shows sealed addresses of an organization to a caller: in clear (with `pii:read`), or masked."""
 
     keys: OrgKeys
     clear: bool

@@ -340,7 +340,7 @@ class Automation(AutomationVerbs):
 
     @property
     def stopped(self) -> Stopped | None:
-        """What this value stopped when it was paused; None if it was not."""
+        """The entries and messages that the pause of this value stopped; None if it was not paused."""
         return self._server.record.stopped if self._server.record is not None else None
 
     def activate(self) -> Self:

@@ -32,7 +32,7 @@ class BroadcastRecord(BroadcastView, frozen=True, rename="camel"):
 
     @property
     def recipients(self) -> int:
-        """How many contacts it starts: those that were counted, and what entered and left since."""
+        """The number of contacts that it starts: those that were counted, and those that entered and left since."""
         return self.contacts + (self.entered or 0) - (self.departed or 0)
 
     def segment_name(self) -> str:
@@ -131,7 +131,7 @@ class BroadcastReport(BroadcastResults, frozen=True, rename="camel"):
 
 
 class SendPreview:
-    """How many contacts a broadcast would start (`contacts`), and the ids of some (`sample`).
+    """A broadcast before it is sent: the number of `contacts` that it would start, and the ids of some (`sample`).
 
     `watermark`: the last refresh of the segment, up to which these contacts entered. `unreachable`: how many of the
     newest `sampled` contacts each message cannot go to, by cause. `warnings`: messages that have no texts in the

@@ -30,7 +30,7 @@ class ContactIdentifier(TypedDict, total=False):
 
 
 class Preferences:
-    """What a contact wants. `topics`, `channels`: whether it gets the messages, by name."""
+    """The preferences of a contact. `topics`, `channels`: whether it gets the messages, by name."""
 
     def __init__(self, answer: Any) -> None:
         view = msgspec.convert(answer, PreferencesView)

@@ -265,7 +265,7 @@ class DeadLetter(DeadLetterView, frozen=True, rename="camel"):
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """How many entries are retried, and how many (`left`) are not because their automation is inactive."""
+    """The numbers of entries that are retried, and that were `left` because their automation is inactive."""
 
     entries: int
     left: int = 0

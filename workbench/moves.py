@@ -21,7 +21,7 @@ _REASON_COLUMNS = table_columns("entries", "not moved because", numbers=("entrie
 
 
 class MoveResult(MoveView, frozen=True, rename="camel"):
-    """What a move did with the entries of earlier versions, or what it would do.
+    """The effect of a move on the entries of earlier versions, done or predicted.
 
     `entries`: those that had not ended. `moved`: how many of them continue on `to_version`; `moved_back`: how many the
     undo moved back. `reasons`: how many stayed where they were, by reason; `refused`: the first of them. `sample`: the

@@ -135,7 +135,7 @@ _IMPACT_COLUMNS = table_columns("version", "step", "state", "entries", "conseque
 
 
 class Stopped(StoppedView, frozen=True, rename="camel"):
-    """What a stop or a pause stopped; `stopped_at` None: what a resume started again, or what a stop would stop."""
+    """The numbers of what a stop or pause stopped. Without `stopped_at`: of what a resume started, or a stop would."""
 
     def counts(self) -> str:
         """Return the numbers of automations, entries and messages."""

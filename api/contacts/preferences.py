@@ -1,6 +1,7 @@
-"""What contacts want: topics and channels, changed by the API, on the page of preferences, and by links in emails.
+"""Preferences of contacts: the topics and channels that they want.
 
-A channel is declined by an opt-out of the contact, as ever. A topic is declined or granted by its latest consent, and
+They are changed by the API, on the page of preferences, and by links in emails. A channel is declined by an opt-out of
+the contact. A topic is declined or granted by its latest consent, and
 without one by its `optIn`. Every choice adds a row to `consents`, in the transaction that applies it.
 """
 
@@ -79,7 +80,7 @@ async def find_subject(database: Database, link: ContactLink) -> ContactTopics |
 
 
 class PageChoices(msgspec.Struct, frozen=True):
-    """What a person chose on the page of preferences, and the text that it showed for each topic and channel."""
+    """The choices of a person on the page of preferences, and the text that it showed for each topic and channel."""
 
     topics: Mapping[str, bool]
     channels: Mapping[str, bool]

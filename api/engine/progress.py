@@ -49,7 +49,7 @@ class PendingDelivery(msgspec.Struct, frozen=True):
 
 
 class EntryProgress(msgspec.Struct, frozen=True, dict=True):
-    """How far one claimed entry got: its new state, its steps and the effects to write.
+    """The progress of one claimed entry: its new state, its steps and the effects to write.
 
     `awaits`: what wakes it while it waits (`EntryUpdate.awaits`). `pending`: the delivery that it needs to continue,
     while it is still running. `skipped`: messages that are not sent at all.

@@ -34,7 +34,7 @@ _EXPORT_FOLDERS = ("contacts", "messages", "entries")  # next to `events` in our
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
-    """How files are read: from which system they come (None: detect it), and the meaning of columns (`Columns`).
+    """The format of files: the system that wrote them (None: detect it), and the meaning of columns (`Columns`).
 
     `restart`: read files from the beginning, although an earlier run may have stored some of them.
     """

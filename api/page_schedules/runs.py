@@ -59,7 +59,7 @@ _log = logging.getLogger("workbench.pages")
 
 
 class PageServices(msgspec.Struct, frozen=True):
-    """What runs need: queries as analysts, a way to send emails, and the schedule of retries."""
+    """The services that runs use: queries of analysts, a sender of emails, and the schedule of retries."""
 
     database: Database
     gateway: Gateway

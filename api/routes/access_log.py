@@ -26,7 +26,7 @@ _log = logging.getLogger("workbench.requests")
 
 
 class ReceivedRequest(msgspec.Struct, frozen=True, gc=False):
-    """What the access log needs to know of a request. `route` is a pattern; `traceparent` is the caller's trace."""
+    """The facts about a request for the access log. `route` is a pattern; `traceparent` is the caller's trace."""
 
     method: str
     route: str

@@ -76,7 +76,7 @@ class NumberedNeed(msgspec.Struct, frozen=True):
 
 
 class MissingCount(msgspec.Struct, frozen=True):
-    """Of the contacts with a locale, how many lack the value of a need, and how many were looked at."""
+    """For a locale and a need: how many contacts lack the value, and how many were examined."""
 
     number: int
     locale: str | None

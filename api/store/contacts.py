@@ -203,7 +203,7 @@ ErasurePart: TypeAlias = Literal["events", "messages", "entries", "changes"]
 
 
 class ErasureState(msgspec.Struct, frozen=True):
-    """When a contact was erased (None: it was not), and the contact it was merged into.
+    """The erasure of a contact: its time (None: not erased), and the contact that this one was merged into.
 
     `unsettled`: a merge into it was undone, and some of its rows may still belong to the other contact.
     """

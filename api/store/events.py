@@ -523,7 +523,7 @@ class WindowEdges(msgspec.Struct, frozen=True):
 
 
 class CountedEvent(msgspec.Struct, frozen=True):
-    """How often an event was received, in total and by day (UTC); days without any are left out."""
+    """The number of times that an event was received, in total and by day (UTC); days without any are left out."""
 
     event: str
     count: int

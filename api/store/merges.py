@@ -145,7 +145,7 @@ async def leave_segments(
 
 
 class AbsorbedValues(msgspec.Struct, frozen=True):
-    """What the kept contact took over from an absorbed one: attributes, tags, and segments with their entry times."""
+    """The attributes, tags and segments (with entry times) that the kept contact took over from an absorbed one."""
 
     attributes: dict[str, Any]
     tags: tuple[str, ...]

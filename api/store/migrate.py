@@ -48,7 +48,7 @@ _MONTHS_AHEAD = 3
 
 
 class LockWait(msgspec.Struct, frozen=True):
-    """How a migration waits for locks.
+    """The times for which a migration waits for locks.
 
     `lock_ms` at a time, `pause_seconds` between attempts, `patience_seconds` in total. `report` is called once for each
     step that has to wait.

@@ -134,7 +134,7 @@ class MovingEntry(msgspec.Struct, frozen=True):
 
 
 class EntryPlace(msgspec.Struct, frozen=True):
-    """Where an entry continues. `is_due`: at once; otherwise it waits until `due_at`, for the events `awaits`."""
+    """The step at which an entry continues: at once (`is_due`), at `due_at`, or after an event of `awaits`."""
 
     entry_id: Uuid
     version: int
@@ -146,7 +146,7 @@ class EntryPlace(msgspec.Struct, frozen=True):
 
 
 class MovedRow(msgspec.Struct, frozen=True):
-    """What a page did with an entry: the place it had and has, and what was predicted; or why it was not moved."""
+    """The move of one entry: its step before and after, with the prediction; or the reason why it stayed."""
 
     entry_id: Uuid
     from_version: int | None

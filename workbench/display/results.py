@@ -1,4 +1,4 @@
-"""What became of messages, as figures and tables."""
+"""Outcomes of messages, as figures and tables."""
 
 from collections.abc import Iterable, Sequence
 

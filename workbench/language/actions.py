@@ -122,7 +122,7 @@ class _Action(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> Problem | None:
-        """What is wrong with its fields together, with the key of one of them."""
+        """A contradiction between the fields, with the key of one of them; None if there is none."""
         return None
 
 

@@ -173,7 +173,7 @@ _TEXTS_SCHEMA = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 class AnswerRule(Body, frozen=True):
-    """Which answers a rule holds for. All of its parts must hold.
+    """A rule for answers of a provider. It holds for an answer if all of its parts do.
 
     `status`: statuses such as 204, or classes such as `2xx`. `where`: an expression over `status` and `answer`, the
     JSON of the answer (its text, if it is not JSON).
@@ -222,7 +222,7 @@ class ConnectionDefinition(Body, frozen=True, kw_only=True):
 
     @property
     def request(self) -> Json:
-        """What the secrets can get into."""
+        """The parts of the request that may contain secrets."""
         return [self.url, self.method, {**self.headers}, self.body]
 
     @property

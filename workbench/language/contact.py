@@ -99,7 +99,7 @@ def _stored_bytes(attributes: Mapping[str, Json]) -> int:
 
 
 class ChangeOrder(IntEnum):
-    """When a change of a contact takes effect at the moment of an event.
+    """The point at which a change of a contact takes effect, relative to an event at the same moment.
 
     Before the event wakes entries; before it starts one; after that.
     """

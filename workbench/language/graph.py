@@ -238,7 +238,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def wakes(self) -> frozenset[str]:
-        """What can wake entries: the names of awaited events, and the keys of followed attributes."""
+        """The causes that wake entries: the names of awaited events, and the keys of followed attributes."""
         return frozenset(self.awaited).union(map(attribute_key, self.followed_attributes))
 
     @cached_property

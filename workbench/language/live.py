@@ -1,4 +1,4 @@
-"""What of an automation was live at each moment: its version, and whether it started entries."""
+"""The history of an automation: its live version at each moment, and whether it started entries."""
 
 from collections.abc import Sequence
 from datetime import datetime

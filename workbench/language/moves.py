@@ -128,7 +128,7 @@ def waits_alike(start: VersionedGraph, to: VersionedGraph, node_id: str) -> bool
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What a moved entry does next, if no event and no change of the contact comes before.
+    """The next step of a moved entry, if no event and no change of the contact comes before.
 
     `run`: the entry after the move: waiting, or, if its wait is over, running. `at`: when its step ends. `outcome`:
     that of the step. `next_node_id`: the next step; None: the entry ends, as `ends`.

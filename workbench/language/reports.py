@@ -43,7 +43,7 @@ Steps: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_STEPS)]
 
 
 class ReportBody(Body, frozen=True, kw_only=True, rename="camel"):
-    """What every report takes. `since` and `until` (default: now) bound when events occurred.
+    """The arguments of every report. `since` and `until` (default: now) bound when events occurred.
 
     `segments`: only events of contacts that are in this segment now; for several, one report each. `asOf`: the
     watermark of an earlier result.
@@ -92,7 +92,7 @@ class ReportBody(Body, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def group(self) -> tuple[Literal["segment", "contact", "event"], str] | None:
-        """What `by` names: the segments of contacts, or a path into their attributes or into the payload."""
+        """The values that `by` names: the segments of contacts, or a path into their attributes or into the payload."""
         match self.by:
             case None:
                 return None

@@ -159,7 +159,7 @@ MAX_STOPPED_ENTRIES = 100_000  # that are counted
 
 
 class StoppedView(msgspec.Struct, frozen=True, rename="camel"):
-    """What a stop or a pause stopped, or would stop.
+    """The numbers of what a stop or a pause stopped, or would stop.
 
     `stoppedAt`: since when everything is stopped; null: it is not. `automations`: those that start entries. `entries`:
     their entries that have not ended, at most 100,000: then there may be more. `unsent`: messages of these entries that
@@ -484,7 +484,7 @@ class ConnectionField(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SavedRuleView(msgspec.Struct, frozen=True, rename="camel"):
-    """Which answers a rule of a connection holds for."""
+    """A rule of a connection for the answers of its provider."""
 
     status: list[int | str] | None
     where: str | None
@@ -666,7 +666,7 @@ class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MissingView(msgspec.Struct, frozen=True, rename="camel"):
-    """Of the contacts of a locale, how many lack the value of a need, and how many were looked at.
+    """For a locale and a need: how many contacts lack the value, and how many were examined.
 
     `need`: its place in the request. `locale` None: the contacts without one.
     """
@@ -678,7 +678,7 @@ class MissingView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReachView(msgspec.Struct, frozen=True, rename="camel"):
-    """What contacts of a segment lack. `contacts` were looked at; `isSample`: the newest of more."""
+    """The values that contacts of a segment lack. `contacts` were examined; `isSample`: the newest of more."""
 
     contacts: int
     is_sample: bool
@@ -734,7 +734,7 @@ class BroadcastView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MessageResults(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of the messages of one step.
+    """The outcomes of the messages of one step.
 
     `sent` includes `delivered` and `complained`, and `failed` includes `bounced`. `waiting`: not sent yet. `unknown`:
     may have arrived. `skipped`: by cause. `clicked`: messages with a click on a tracked link.
@@ -769,7 +769,7 @@ class BroadcastGoal(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BroadcastResults(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of a broadcast: its entries by state, its messages by step, and its goal.
+    """The results of a broadcast: its entries by state, its messages by step, and its goal.
 
     `counted`: how many entries these figures are of. `is_partial`: the broadcast has more, and these are the first of
     them.
@@ -850,7 +850,7 @@ class TopicWithUses(TopicView, frozen=True, rename="camel", kw_only=True):
 
 
 class PreferencesView(msgspec.Struct, frozen=True):
-    """What a contact wants: whether it gets messages, by topic and by channel."""
+    """The preferences of a contact: whether it gets messages, by topic and by channel."""
 
     topics: dict[str, bool]
     channels: dict[str, bool]
@@ -866,7 +866,7 @@ class ContactCounts(msgspec.Struct, frozen=True):
 
 
 class MovesView(msgspec.Struct, frozen=True, rename="camel"):
-    """What the kept contact gains."""
+    """The values that the kept contact gains."""
 
     identifiers: dict[str, str]
     attributes: dict[str, Any]
@@ -1007,7 +1007,7 @@ class KeptPageView(msgspec.Struct, frozen=True):
 
 
 class ReceiptView(msgspec.Struct, frozen=True, rename="camel"):
-    """What the server found out about a draft. `result`: numbers and warnings, without values of contacts.
+    """The stored result of a check of a draft. `result`: numbers and warnings, without values of contacts.
 
     `contentHash`: of the trigger and graph as they would be published. A receipt holds until `expiresAt`, for the key
     that got it, and as long as the draft has this content.

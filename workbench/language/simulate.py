@@ -91,10 +91,10 @@ NO_INPUT = SimulationInput()
 
 
 class LivePast(msgspec.Struct, frozen=True):
-    """What was live of an automation, and what is known of a contact in it.
+    """The past of an automation and of one contact in it.
 
-    `changes`: since the first version. `past_entries`: those from before the backtest. `failures`, `moves`: as in
-    `Timeline`.
+    `changes`: of what was live, since the first version. `past_entries`: those from before the backtest. `failures`,
+    `moves`: as in `Timeline`.
     """
 
     changes: tuple[LiveChange, ...]

@@ -38,7 +38,7 @@ class StartSource(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What starts of this source have in common, as one text."""
+        """A text that is the same for all starts of this source, and differs from that of other sources."""
         match self.type:
             case "broadcast":
                 return self.type

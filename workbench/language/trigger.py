@@ -138,7 +138,7 @@ class Trigger(msgspec.Struct, frozen=True):
 
     @property
     def awaitable_names(self) -> tuple[str, ...]:
-        """Those of `shown_names` that an event can have."""
+        """The names among `shown_names` that an event can have."""
         return tuple(filter(is_awaitable_name, self.shown_names))
 
     def matches_event(self, name: str, source: str | None = None) -> bool:
