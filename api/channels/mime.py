@@ -75,7 +75,7 @@ def compose(delivery: Delivery, sender: Address) -> bytes:
         message.add_attachment(
             content, maintype="text", subtype="html", filename=file.name, params={"charset": "utf-8"}
         )
-        message.set_boundary(f"=_mixed_{delivery.id}")  # of which the one within is no prefix
+        message.set_boundary(f"=_mixed_{delivery.id}")  # must not begin with the boundary of the part inside
     return message.as_bytes()
 
 

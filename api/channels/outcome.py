@@ -30,7 +30,7 @@ Reason: TypeAlias = Literal[
     "refused",  # the receiving server answered with an error
     "not_signed_in",  # the mail server rejected the login
     "no_answer",  # everything may have been sent, and no response came
-    "gone",  # the endpoint answered 410, or the mail server that there is no such address
+    "gone",  # the endpoint answered 410, or the mail server does not know the address
     "invalid_header",  # a header value could be read as another header
     "invalid_address",  # nothing can be delivered to the address
     "no_connection",  # the connection was deleted

@@ -1,8 +1,8 @@
 """Preferences of contacts: the topics and channels that they want.
 
 They are changed by the API, on the page of preferences, and by links in emails. A channel is declined by an opt-out of
-the contact. A topic is declined or granted by its latest consent, and
-without one by its `optIn`. Every choice adds a row to `consents`, in the transaction that applies it.
+the contact. A topic is declined or granted by its latest consent, and without one by its `optIn`. Every choice adds a
+row to `consents`, in the transaction that applies it.
 """
 
 import hashlib

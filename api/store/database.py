@@ -80,7 +80,7 @@ def load_numbered(subject: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     return statements
 
 
-# As in SQLAlchemy's `text()`, which a process that lives for a second would wait for: a cast is no parameter.
+# The pattern of SQLAlchemy's `text()`, whose import would delay short commands. `::type` is a cast, not a parameter.
 _PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
 _STATEMENT_NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 

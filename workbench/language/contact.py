@@ -137,8 +137,8 @@ def contact_before(contact: ContactState, changes: Sequence[ValueChange]) -> Con
 
 
 def apply_change(contact: ContactState, change: ValueChange) -> ContactState:
-    """Return the contact after a change. Of tags and opt-outs only those change that differ in `old` and `new`."""
-    if change.field == "suppressed":  # a bounce or a complaint closed the address, which is no choice of the contact
+    """Return the contact after a change. Tags and opt-outs that are both in `old` and in `new` stay as they are."""
+    if change.field == "suppressed":  # a bounce or a complaint closed the address, without a choice of the contact
         return msgspec.structs.replace(contact, opted_out=tuple(dict.fromkeys((*contact.opted_out, "email"))))
     if change.field not in ("tags", "optedOut"):
         return _write_field(contact, change.field, change.new)
@@ -154,7 +154,7 @@ def _write_field(contact: ContactState, field: str, value: Json | msgspec.UnsetT
         attributes = {**contact.attributes, name: value}
         if value is msgspec.UNSET:
             del attributes[name]
-        elif name not in contact.attributes:  # as stored, so that a text prints the same whichever change wrote it
+        elif name not in contact.attributes:  # in stored order, so that a text prints the same after any change
             attributes = as_stored(attributes)
         return msgspec.structs.replace(contact, attributes=attributes)
     value = None if value is msgspec.UNSET else value

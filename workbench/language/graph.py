@@ -323,9 +323,8 @@ def find_route(handles: Mapping[str, Sequence[Handle]], edges: Iterable[tuple[st
     rank = {node_id: index for index, node_id in enumerate(search_depth_first(handles, links)[0])}
     incoming = targets_by_source((target, end) for end, several in targets.items() for target in several)
     sequences, shared = list[BranchSequence](), set[tuple[str, str]]()
-    meetings: dict[
-        str, list[tuple[str, str]]
-    ] = {}  # by node where branches meet: the fork, and the branch that comes next
+    # By node where branches meet: the forks, each with the branch that comes next.
+    meetings: dict[str, list[tuple[str, str]]] = {}
     for end in sorted(forking, key=lambda end: rank.get(end[0], 0)):  # inner forks first: they are part of a branch
         branches: list[tuple[str, frozenset[str]]] = []  # from the last to the first
         later: set[str] = set()
