@@ -26,8 +26,8 @@ from workbench.send_test import TestSent, send_test
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
 from workbench.snippets import with_pins
 from workbench.stats import Dashboard, Stats, stats
-from workbench.text.forms import from_sentences, sentence_lines, to_python, to_sentences, with_extras
 from workbench.text.remainder import Extras
+from workbench.text.round_trip import from_sentences, sentence_lines, to_python, to_sentences, with_extras
 from workbench.verbs import AutomationVerbs
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import get_ignored_lines
 
 MUTATED = ("workbench/language/*.py", "api/ingest/identity.py")
-TESTS = ("tests/language", "tests/text/test_forms.py", "tests/ingest/test_identity_resolution.py")
+TESTS = ("tests/language", "tests/text/test_round_trip.py", "tests/ingest/test_identity_resolution.py")
 RESULTS = Path("build/mutants.jsonl")
 MEMORY_BYTES = 4 << 30  # a mutant that never stops appending ends here
 
