@@ -1,13 +1,16 @@
 """Runs an engine with its own database and without the loop: the test drives it and moves its clock."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import HealthCheck
 
 from api import settings
 from api.auth import keys
@@ -29,6 +32,18 @@ from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode, encode
 
 SECRET = "engine-test-secret-of-forty-characters-x"
+
+
+def compared_cases(default: int) -> hypothesis.settings:
+    """Run the same `default` cases each time, or as many other ones as `COMPARED_CASES` says."""
+    cases = os.environ.get("COMPARED_CASES")
+    return hypothesis.settings(
+        max_examples=int(cases or default),
+        derandomize=cases is None,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
 
 
 class MovedClock(Clock):

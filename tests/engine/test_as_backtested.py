@@ -4,7 +4,6 @@ In between, the contact changes: by events, an import, persons, a merge and anot
 """
 
 import copy
-import os
 import re
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -12,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, event, example, given, settings
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from api.automations.automations import Author
@@ -27,7 +26,15 @@ from api.engine import facts
 from api.ingest.parse import EventReader
 from api.ingest.store import prepare, store_history
 from api.store.query import run
-from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, read_report, written_graph
+from tests.engine.conftest import (
+    AcceptingTransport,
+    EngineBench,
+    ManualClock,
+    MovedClock,
+    compared_cases,
+    read_report,
+    written_graph,
+)
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import DATES, EVENTS, WHERES, graph_of, sound_graphs
@@ -45,7 +52,6 @@ from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntr
 from workbench.language.trigger import Trigger, read_trigger
 from workbench.sql import statement
 
-CASES = int(os.environ.get("COMPARED_CASES", "20"))
 # No sum of delays equals a difference of these, so no two entries are due at the same time
 OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 500_025)
 LOOP_LIMIT = 1  # instead of 100, so that two entries within a minute are enough for the loop guard
@@ -322,13 +328,7 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     return {(entry.event.id, entry.run.state.value, entry.run.outcome, entry.run.node_id) for entry in entries}
 
 
-@settings(
-    max_examples=CASES,
-    derandomize="COMPARED_CASES" not in os.environ,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@compared_cases(20)
 @given(
     written=sound_graphs(),
     shared_settings=SHARED_SETTINGS,

@@ -1,25 +1,23 @@
 """For random pairs of versions, an entry that is moved between them does what was predicted for it."""
 
-import os
 from datetime import timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from api.automations import automations, moves
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us, uuid7
-from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock
+from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, compared_cases
 from tests.engine.moving import author, edit, plan_move, services
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, SINCE, SIX_DAYS_AGO, SNIPPETS, STEPS, nodes, sound_graphs, ways_of
 from tests.language.strategies import settings as graph_settings
 from workbench.language.run import TERMINAL
 
-CASES = int(os.environ.get("COMPARED_CASES", "60"))
 BODIES = st.fixed_dictionaries(
     {
         "event": st.sampled_from(EVENTS),
@@ -91,13 +89,7 @@ PAIRS = (sound_graphs() | waiting_paths() | waiting_paths()).flatmap(
 )
 
 
-@settings(
-    max_examples=CASES,
-    derandomize="COMPARED_CASES" not in os.environ,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@compared_cases(60)
 @given(
     versions=PAIRS,
     body=BODIES,

@@ -4,13 +4,12 @@ The starts are read with the statement of a backtest, from the views of analysts
 """
 
 import copy
-import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from api.automations.automations import Author
@@ -23,7 +22,7 @@ from api.segments.candidates import SegmentServices
 from api.segments.definition import SegmentBody
 from api.segments.segments import SegmentResult, save_audience
 from api.store.broadcasts import BroadcastRow
-from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, read_report
+from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, compared_cases, read_report
 from tests.engine.killing import RETRIES, KilledEngines
 from tests.engine.test_as_backtested import PERIOD, SHARED_SETTINGS, STREAMS, Sent, ends, simulated_steps, steps
 from tests.inapp.wallet import evm_wallet
@@ -39,7 +38,6 @@ from workbench.language.timeline import EventRecord, SimulatedEntry
 from workbench.language.trigger import Trigger, read_trigger
 from workbench.sql import statement
 
-CASES = int(os.environ.get("COMPARED_CASES", "10"))
 LEAD = timedelta(hours=2)  # contacts and the first members are older than the automation
 PEOPLE = ({"walletAddress": evm_wallet("a"), "email": "ann@b.co"}, {"email": "ben@b.co"})
 TABLES = (
@@ -137,13 +135,7 @@ async def read_records(
     return records
 
 
-@settings(
-    max_examples=CASES,
-    derandomize="COMPARED_CASES" not in os.environ,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@compared_cases(10)
 @given(
     written=sound_graphs(),
     shared_settings=SHARED_SETTINGS,
