@@ -225,7 +225,7 @@ def test_a_failure_names_neither_url_nor_key(run: Run, github: GitHub, end: str)
     assert url not in comment
 
 
-def test_a_line_of_a_file_is_no_command_to_the_runner(run: Run, write: Callable[[str], None]) -> None:
+def test_a_line_of_a_file_is_not_a_command_for_the_runner(run: Run, write: Callable[[str], None]) -> None:
     write("Text\n::error::forged")
     _, _, log = run(**{"backtest-days": "0"})
     match = re.search(r"::stop-commands::(\w{64})\n(.*)\n::(\w{64})::\n", log, re.DOTALL)

@@ -84,7 +84,7 @@ def test_a_missing_or_foreign_secret_is_refused(run: Run, tmp_path: Path, comman
     assert run("key", "revoke", key)[0] == 0
 
 
-def test_doctor_reports_a_missing_secret_beside_a_stopped_database(workbench: Workbench, tmp_path: Path) -> None:
+def test_doctor_reports_a_missing_secret_next_to_a_stopped_database(workbench: Workbench, tmp_path: Path) -> None:
     (tmp_path / "data" / "postgres").mkdir(parents=True)
     done = workbench("doctor", DATABASE_URL="")
     assert f"warn  the secret {tmp_path / 'data' / 'secret'} is missing\n" in done.stdout

@@ -95,7 +95,7 @@ async def test_turns_are_a_gap_apart_whichever_engine_takes_them(bench: EngineBe
     assert all(seconds > MAX_TURN_WAIT.total_seconds() for seconds in later)
 
 
-async def test_another_rate_starts_the_turns_anew(bench: EngineBench) -> None:
+async def test_a_new_rate_starts_the_turns_again(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         await save(bench, server, rate=0.001)
         assert await turn(bench) is None

@@ -271,7 +271,7 @@ def test_a_condition_is_judged_when_it_is_reached() -> None:
     assert [at(yesterday, facts, NOW + days * DAY).run.node_id for days in (0, 1)] == ["true", "false"]
 
 
-def test_a_list_of_the_payload_is_no_list_of_collected_events() -> None:
+def test_a_list_in_the_payload_is_not_a_list_of_collected_events() -> None:
     facts = Facts("paid", Identifiers(), {"events": [1, 2]}, ANN)
     (verdict,) = detail(at(Condition((Filter("payload.events", "exists"),)), facts))["verdicts"]
     assert verdict["actual"] == [1, 2]

@@ -377,7 +377,7 @@ def test_an_automation_is_described_in_sentences() -> None:
     )
 
 
-def test_comparisons_are_written_as_an_expression_beside_the_filters() -> None:
+def test_comparisons_are_written_as_an_expression_next_to_the_filters() -> None:
     automation = (
         new()
         .on("deposit")
