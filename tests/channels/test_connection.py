@@ -103,7 +103,9 @@ REFUSED = "refused"
         ("twilio", status(503), Retry(REFUSED, None, "HTTP 503")),
     ],
 )
-async def test_answers_of_providers(sender: ConnectionSender, template: str, reply: bytes, outcome: Outcome) -> None:
+async def test_each_answer_of_a_provider_has_its_outcome(
+    sender: ConnectionSender, template: str, reply: bytes, outcome: Outcome
+) -> None:
     assert (await send_from(sender, template, reply))[0] == outcome
 
 
@@ -113,7 +115,7 @@ async def test_without_an_answer_the_outcome_is_unknown() -> None:
     await sender.close()
 
 
-async def test_requests_of_providers(sender: ConnectionSender) -> None:
+async def test_each_template_sends_the_request_of_its_provider(sender: ConnectionSender) -> None:
     requests = {}
     for template in TEMPLATES:
         _, server = await send_from(sender, template, status(500))

@@ -142,5 +142,5 @@ def test_every_line_of_a_body_is_short_and_ends_with_crlf(body: str) -> None:
         ("<!-- hidden -->seen", "seen\n"),
     ],
 )
-def test_html_as_text(html: str, text: str) -> None:
+def test_html_becomes_plain_text(html: str, text: str) -> None:
     assert plain_text(html) == text

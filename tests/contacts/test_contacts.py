@@ -204,7 +204,7 @@ async def test_a_search_requires_an_identifier(acme: Org, body: object, field: s
         ("workbench", ("events:read", "sql:read", "pii:read"), 403, 403, 403, 403),
     ],
 )
-async def test_required_scopes(
+async def test_each_request_requires_its_scope(
     acme: Org, kind: Kind, scopes: tuple[str, ...], looks: int, changes: int, exports: int, erases: int
 ) -> None:
     contact_id = await arrived(acme)

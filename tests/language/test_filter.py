@@ -26,7 +26,7 @@ def filter_passes(path: str, operator: str, value: Any = None) -> bool:
     ("operator", "expected"), [("eq", False), ("neq", True), ("in", False), ("contains", False), ("exists", False)]
 )
 @pytest.mark.parametrize("value", [None, [], [None], "x", 0, False])
-def test_a_missing_path(operator: str, expected: bool, value: Any) -> None:
+def test_a_missing_path_passes_only_neq(operator: str, expected: bool, value: Any) -> None:
     assert filter_passes("nowhere", operator, value) is expected
     assert filter_passes("text.length", operator, value) is expected
 
@@ -45,7 +45,7 @@ def test_a_missing_path(operator: str, expected: bool, value: Any) -> None:
         ("contains", None, False),
     ],
 )
-def test_a_present_null(operator: str, value: Any, expected: bool) -> None:
+def test_a_present_null_is_a_value(operator: str, value: Any, expected: bool) -> None:
     assert filter_passes("nothing", operator, value) is expected
 
 

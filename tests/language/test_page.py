@@ -86,7 +86,7 @@ def test_a_chart_of_more_than_30_bars_says_how_many_rows_it_leaves_out() -> None
         ("n", Decimal("Infinity"), "Infinity"),
     ],
 )
-def test_cells(column: str, value: object, text: str) -> None:
+def test_a_cell_is_written_in_the_unit_of_its_column(column: str, value: object, text: str) -> None:
     assert cell_text(column, value) == text
 
 
@@ -99,5 +99,5 @@ def test_cells(column: str, value: object, text: str) -> None:
         (RelativeTime(every="month", periods=2), datetime(2026, 9, 1, tzinfo=UTC)),
     ],
 )
-def test_relative_times(time: RelativeTime, expected: datetime) -> None:
+def test_a_relative_time_counts_back_from_the_run(time: RelativeTime, expected: datetime) -> None:
     assert time.before(NOW) == expected

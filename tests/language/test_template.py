@@ -90,7 +90,7 @@ def test_arithmetic_is_exact(source: str, text: str) -> None:
         ("{{ 5|abs }} {{ -5|abs }}", "5 5"),
     ],
 )  # fmt: skip
-def test_filters(source: str, text: str) -> None:
+def test_each_filter_returns_its_text(source: str, text: str) -> None:
     assert render(source, CONTEXT) == text
 
 

@@ -68,7 +68,7 @@ async def test_an_invalid_month_is_refused_by_name(acme: Org, month: str) -> Non
     assert (status, answer["field"]) == (400, "month")
 
 
-async def test_required_scope(acme: Org) -> None:
+async def test_usage_requires_events_read(acme: Org) -> None:
     for scopes, status in ((("events:read",), 200), (("contacts:read",), 403)):
         headers = {"authorization": f"Bearer {await acme.key('workbench', *scopes)}"}
         assert (await acme.service.client.get("/usage", headers=headers)).status_code == status

@@ -29,7 +29,7 @@ def expected(*fields: tuple[str, str], **changes: Any) -> Head:
     return msgspec.structs.replace(PLAIN, fields=[("host", "x"), *fields], **changes)
 
 
-def test_a_usual_head() -> None:
+def test_a_usual_head_is_read_completely() -> None:
     result = read_head(
         b"POST /api/v1/events?a=%20b HTTP/1.1\r\nHost: api.example.com:8000\r\nAuthorization: Bearer sk_live_1\r\n"
         b"User-Agent:  curl/8 (x; y)\t \r\nAccept:*/*\r\nX-Empty:\r\nContent-Length: 312"
