@@ -294,7 +294,11 @@ def compose_request(
     body = evaluate_texts(definition.body, context, RenderBudget())
     assert isinstance(body, dict), "as its template"
     if definition.content_type == _FORM:
-        pairs = {name: _form_text(value) for name, value in body.items() if value is not None}
+        pairs = {
+            name: value if isinstance(value, str) else encode(value).decode()
+            for name, value in body.items()
+            if value is not None
+        }
         return ConnectionRequest(definition.method, url, headers, urlencode(pairs).encode())
     return ConnectionRequest(definition.method, url, headers, encode(body))
 
@@ -369,7 +373,3 @@ def _percent_encoded(value: Json) -> Json:
             return {quote(name, safe=""): _percent_encoded(item) for name, item in value.items()}
         case _:
             return value
-
-
-def _form_text(value: Json) -> str:
-    return value if isinstance(value, str) else encode(value).decode()
