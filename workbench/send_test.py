@@ -67,7 +67,7 @@ def send_test(
     """
     # Re-entry, caps and the holdout do not apply: a test shows what a message looks like, not whether it would be sent.
     if unknown := sorted(to.keys() - RECEIVERS):
-        raise InvalidArgumentError(f"{unknown[0]} is no address to send to; these are {', '.join(sorted(RECEIVERS))}")
+        raise InvalidArgumentError(f"{unknown[0]} is not a kind of address; use one of {', '.join(sorted(RECEIVERS))}")
     if not to:
         raise InvalidArgumentError(
             'add an address: to={"email": "me@example.com"}, {"walletAddress": "0x…"} or {"url": "https://…"}'

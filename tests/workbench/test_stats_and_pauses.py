@@ -249,7 +249,7 @@ def test_a_test_send_goes_to_the_given_addresses_and_returns_results(wb: Workben
     ] == ["send_inapp"]
     with pytest.raises(InvalidArgumentError, match="add an address"):
         automation.send_test(event, to={})
-    with pytest.raises(InvalidArgumentError, match="wallet_address is no address to send to"):
+    with pytest.raises(InvalidArgumentError, match="wallet_address is not a kind of address"):
         automation.send_test(event, to={"wallet_address": evm_wallet("3e")})
     with pytest.raises(InvalidRequestError, match=r"to\.email"):
         automation.send_test(event, to={"email": "nobody"})
