@@ -10,9 +10,9 @@ import msgspec
 from api.channels.connection import CONNECTIONS
 from api.channels.contact_links import with_contact_links
 from api.channels.email import EMAILS
-from api.channels.links import track_links
 from api.channels.outcome import Delivery, MayLeave, Outcome, OutgoingChannel, Sender
 from api.channels.signing import Unsubscription, unsubscribe_url
+from api.channels.tracked_links import track_links
 from api.channels.webhook import WEBHOOKS
 from api.clock import Clock
 from api.crypto import Keyring

@@ -10,7 +10,7 @@ import hashlib
 import logging
 from typing import Literal
 
-from api.channels.links import Link
+from api.channels.tracked_links import Link
 from api.clock import Clock
 from api.crypto import Keyring
 from api.ingest.parse import AcceptedEvent, Duplicate

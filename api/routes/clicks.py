@@ -9,7 +9,7 @@ from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
 from sanic.response import redirect
 
-from api.channels.links import Link, read_click_token
+from api.channels.tracked_links import Link, read_click_token
 from api.routes.request import Operation, services
 from api.routes.responses import RequestRefusedError
 from workbench.language.body import Body

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from api.channels.links import Link, click_url
 from api.channels.outcome import Reason
 from api.channels.signing import Unsubscription
+from api.channels.tracked_links import Link, click_url
 from api.engine import deliver
 from api.engine.claims import LEASE
 from api.engine.record import record_delivery

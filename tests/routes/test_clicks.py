@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from api.channels.links import Link, click_url
+from api.channels.tracked_links import Link, click_url
 from api.ingest import clicks
 from api.process import Tally
 from api.store.database import DatabaseUnavailableError

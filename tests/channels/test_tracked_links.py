@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from api.channels.links import MAX_URL_BYTES, Link, click_url, read_click_token, track_links
 from api.channels.outcome import Delivery
+from api.channels.tracked_links import MAX_URL_BYTES, Link, click_url, read_click_token, track_links
 from api.crypto import Keyring, next_chain
 
 KEYRING = Keyring("a secret of these tests")
