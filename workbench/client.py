@@ -10,13 +10,16 @@ threads that send do.
 """
 
 import atexit
+import contextlib
 import logging
+import os
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -40,7 +43,7 @@ from workbench.event_json import (
     sending_key,
 )
 from workbench.language.codec import decode
-from workbench.spool import LANES, EventFile, Lane, Spool, fork_lock
+from workbench.spool import LANES, Backlog, EventFile, Lane, Spool, no_fork
 
 if TYPE_CHECKING:
     from workbench.connection import Connection
@@ -59,6 +62,7 @@ _REFUSALS = (400, 422)
 _EXIT_TIMEOUT_S = 2.0  # the end of a process waits so long; the file keeps the other events
 
 logger = logging.getLogger("workbench.client")
+_T = TypeVar("_T")
 
 
 class RejectedEvent(msgspec.Struct, frozen=True):
@@ -104,9 +108,10 @@ class Client:
         self._closed = False
         self._sender: _Sender | None = None
         self._start_failure: WorkbenchError | None = None
-        if self.waiting:
+        self._is_starting = False
+        if not self._spool.backlog().is_settled():
             self._send()
-        atexit.register(self.close, _EXIT_TIMEOUT_S)
+        atexit.register(self._exit)
 
     def track(
         self, event: str | Mapping[str, Any], *, unique_by: str | Sequence[str] = (), **fields: Unpack[EventFields]
@@ -130,7 +135,7 @@ class Client:
         encoded = encode_exactly(body)
         if self._closed:
             raise SpoolError("the client is closed; the event was not stored")
-        lane = zlib.crc32(repr(body["contact"]).encode()) % LANES
+        lane = _lane(body["contact"])
         self._spool.add(lane, encoded)
         if (sender := self._send()) is not None:
             sender.wake(lane)
@@ -141,26 +146,15 @@ class Client:
 
         Events of processes that ended count, too.
         """
-        until_s = environment.monotonic_s() + timeout_s
-        while True:
-            count = self._spool.counter()
-            if count():
-                if (sender := self._send()) is None:
-                    return count()
-                sender.hurry()
-                while waiting := count():
-                    if (rest_s := until_s - environment.monotonic_s()) <= 0:
-                        return waiting
-                    sender.settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
-            sender = self._sender
-            of_other_keys = sender is not None and sender.is_alive() and sender.register()
-            if not self._spool.take_over(of_other_keys=of_other_keys):
-                return 0
+        return self._send_all(timeout_s).count()
 
     @property
     def waiting(self) -> int:
-        """The number of events of this process, and of those it took over, that were not accepted or rejected yet."""
-        return self._spool.waiting
+        """The number of events of this process, and of those it took over, that were not accepted or rejected yet.
+
+        The first time, it reads the files that were taken over.
+        """
+        return self._spool.backlog().count()
 
     @property
     def failure(self) -> WorkbenchError | None:
@@ -170,7 +164,7 @@ class Client:
     def rejected(self, limit: int = 1_000) -> list[RejectedEvent]:
         """Return the newest events that the service rejected, such as those older than seven days.
 
-        The folder keeps the newest 10,000, of all processes.
+        The folder keeps the newest 10,000 of all processes, or 16 MB of them.
         """
         return [RejectedEvent(rejected.error, decode(rejected.event)) for rejected in self._spool.rejected(limit)]
 
@@ -186,17 +180,7 @@ class Client:
 
     def close(self, timeout_s: float = 10.0) -> int:
         """Send for up to `timeout_s` seconds, and return how many events the folder keeps for a later client."""
-        if self._closed:
-            return 0
-        self._closed = True
-        atexit.unregister(self.close)
-        try:
-            return self.flush(timeout_s)
-        finally:
-            # A forked process has a copy of its parent's, whose locks threads of the parent may have held.
-            if self._sender is not None and self._sender.is_alive():
-                self._sender.stop()
-            self._spool.close()
+        return 0 if self._closed else self._close(lambda: self.flush(timeout_s))
 
     async def aflush(self, timeout_s: float = 30.0) -> int:
         """Do what `flush` does, without blocking the event loop."""
@@ -210,19 +194,55 @@ class Client:
 
         return await asyncio.to_thread(self.close, timeout_s)
 
+    def _exit(self) -> None:
+        if not self._closed:
+            self._close(lambda: self._send_all(_EXIT_TIMEOUT_S))
+
+    def _close(self, finish: Callable[[], _T]) -> _T:
+        self._closed = True
+        atexit.unregister(self._exit)
+        try:
+            return finish()
+        finally:
+            # A forked process has a copy of its parent's, whose locks threads of the parent may have held.
+            if self._sender is not None and self._sender.is_running():
+                self._sender.stop()
+            self._spool.close()
+
+    def _send_all(self, timeout_s: float) -> Backlog:
+        """Wait until the events that are stored now were accepted or rejected, and return them."""
+        until_s = environment.monotonic_s() + timeout_s
+        while True:
+            backlog = self._spool.backlog()
+            if not backlog.is_settled():
+                if (sender := self._send()) is None:
+                    return backlog
+                sender.hurry()
+                while not backlog.is_settled():
+                    if (rest_s := until_s - environment.monotonic_s()) <= 0:
+                        return backlog
+                    sender.settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
+            sender = self._sender
+            of_other_keys = sender is not None and sender.is_running() and sender.register()
+            if not self._spool.take_over(of_other_keys=of_other_keys):
+                return backlog
+
     def _send(self) -> "_Sender | None":
         """Return the threads that send; a forked process, and the first event, start them. None if they cannot start.
 
         Events wait then, and the next call tries again.
         """
         sender = self._sender
-        if sender is not None and sender.is_alive():
+        if sender is not None and sender.is_running():
             return sender
-        with fork_lock:
-            if self._sender is not None and self._sender.is_alive():  # another thread was faster
+        with no_fork():
+            if self._sender is not None and self._sender.is_running():  # another thread was faster
                 return self._sender
+            if self._is_starting:  # and this is a signal handler of that thread
+                return None
             self._sender = None
             sender = _Sender(self._spool, self._url, self._key, self._on_receipt)
+            self._is_starting = True
             try:
                 sender.start()
             except RuntimeError as error:  # there are too many threads, or the interpreter ends
@@ -230,6 +250,8 @@ class Client:
                     logger.warning("events wait in %s: %s", self._spool.folder, error)
                 self._start_failure = UnavailableError(str(error))
                 return None
+            finally:
+                self._is_starting = False
             self._start_failure = None
             self._sender = sender
             return sender
@@ -245,6 +267,12 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _lane(contact: Mapping[str, Any]) -> int:
+    """Return the lane of a contact, which is the same whichever of its other identifiers an event has."""
+    identifier = contact.get("externalId") or contact.get("email") or contact.get("walletAddress")
+    return zlib.crc32(str(identifier).encode()) % LANES
 
 
 def _business_key(event: str, payload: Any, names: str | Sequence[str]) -> str:
@@ -267,6 +295,7 @@ class _Sender(threading.Thread):
         self.receipts = threading.Lock()
         self.stopping = threading.Event()
         self.has_sent = False
+        self._process = os.getpid()
         self._is_registered = False
         self._spool = spool
         self._key = key
@@ -291,11 +320,15 @@ class _Sender(threading.Thread):
             self.hurry()
             raise
 
+    def is_running(self) -> bool:
+        # uWSGI forks without telling Python, for which the threads of the parent are alive then.
+        return self.is_alive() and self._process == os.getpid()
+
     def wake(self, number: int | None = None) -> None:
         """Tell the thread of a lane, or all, that there are events."""
         for lane in self._lanes if number is None else (self._lanes[number],):
-            if not lane.woken.is_set():
-                lane.woken.set()
+            if lane.woken.empty():
+                lane.woken.put(None)
 
     def hurry(self) -> None:
         """End the pauses, and wait for no other events before the next batch."""
@@ -313,7 +346,7 @@ class _Sender(threading.Thread):
     def connection(self) -> "Connection":
         with self._connecting:
             if self._connection is None:
-                with fork_lock:  # httpx imports parts of itself when it is first used
+                with no_fork():  # httpx imports parts of itself when it is first used
                     from workbench.connection import Connection
 
                     self._connection = Connection(self.url, self._key)
@@ -369,7 +402,8 @@ class _LaneSender(threading.Thread):
     def __init__(self, sender: _Sender, spool: Spool, number: int) -> None:
         super().__init__(name=f"workbench-client-{number}", daemon=True)
         self.failure: WorkbenchError | None = None
-        self.woken, self.at_once = threading.Event(), threading.Event()
+        self.woken: SimpleQueue[None] = SimpleQueue()  # whose `put` a signal handler may interrupt
+        self.at_once = threading.Event()
         self._sender = sender
         self._spool = spool
         self._number = number
@@ -384,14 +418,16 @@ class _LaneSender(threading.Thread):
         pause_s = _FIRST_PAUSE_S
         is_behind = False  # the last batch was full, so that the next one need not wait for others
         while not self._sender.stopping.is_set():
-            self.woken.clear()
+            while not self.woken.empty():
+                self.woken.get()
             try:
                 batch = self._lane.oldest(BATCH_SIZE)
                 if batch is None:
                     is_behind = False
-                    self.woken.wait(_IDLE_S)
+                    with contextlib.suppress(Empty):
+                        self.woken.get(timeout=_IDLE_S)
                     continue
-                if len(batch[1]) < BATCH_SIZE and not is_behind:
+                if len(batch[1]) < BATCH_SIZE and not is_behind and self.failure is None:
                     self.at_once.wait(_WAIT_FOR_OTHERS_S)
                     batch = self._lane.oldest(BATCH_SIZE) or batch
             except OSError as error:  # of the disk
@@ -414,12 +450,15 @@ class _LaneSender(threading.Thread):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _pause(self, seconds: float, failure: WorkbenchError) -> None:
-        """Wait, at most until `flush` or `stop`; for as long as the service asks for, only `stop` ends it."""
+        """Wait for up to `seconds`, at most until `flush` or `stop`.
+
+        For as long as the service asks for, only `stop` ends it. The rest is random, so that clients whose requests
+        failed together do not come back together.
+        """
         retry_after_s = min(getattr(failure, "retry_after_s", 0.0), _LONGEST_RETRY_AFTER_S)
         if retry_after_s:
             environment.wait(self._sender.stopping, retry_after_s)
-        if seconds > retry_after_s:
-            environment.wait(self.at_once, seconds - retry_after_s)
+        environment.wait(self.at_once, seconds * environment.random_fraction())
 
     def _try_batch(self, file: EventFile, events: Sequence[bytes]) -> tuple[int, WorkbenchError | None]:
         try:
@@ -466,7 +505,7 @@ class _LaneSender(threading.Thread):
     def _hand_over(
         self, events: Sequence[bytes], results: Sequence[JsonObject], on_receipt: "Callable[[Receipt], object]"
     ) -> None:
-        with fork_lock:
+        with no_fork():
             from workbench.events import Receipt
 
         for event, result in zip(events, results, strict=False):

@@ -8,6 +8,8 @@
 An event is in its file when `add` returns, because it was given to the operating system: it survives the end of the
 process. Files are forced to the disk once a second, so the last seconds may be lost when the machine loses power.
 
+A file that is taken over is read while its events are sent: a backlog takes no time and no memory at the start.
+
 A file of events is locked by the client that writes it, until its process ends. Then another client of the same
 organization and kind of key locks it, and sends what waits in it. `key` is the fingerprint of a key, `stamp` the moment
 at which the file was made.
@@ -22,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -35,7 +38,8 @@ else:
 
 LANES = 4  # files that are written, and sent, at a time. Events with the same contact are in one lane, in their order
 MAX_REJECTED = 10_000  # the oldest are dropped, so that invalid events cannot fill the disk
-_REJECTED_SLACK = 1_000  # the file is written anew when it has so many more
+MAX_REJECTED_BYTES = 16_777_216
+_REJECTED_SLACK = 1.1  # the file is written anew when it is so many times larger
 _FILE_BYTES = 16_777_216  # the size at which a new file begins
 _MAX_FILES = 32  # of a lane that are open; a process that takes over more would run out of descriptors
 _HEADER_BYTES = 20
@@ -67,8 +71,9 @@ class EventFile:
         self.path = path
         self.descriptor = descriptor
         self.position = self.size = _HEADER_BYTES
-        self.added = self.settled = 0  # events since this process has the file
+        self.added = 0  # events, by this process
         self.is_synced = True
+        self._waiting: int | None = 0  # None if they were not counted
         self._may_be_damaged = False
 
     @classmethod
@@ -95,31 +100,43 @@ class EventFile:
         if descriptor is None:
             return None
         file = cls(path, descriptor)
-        file.size = os.fstat(descriptor).st_size
+        file._waiting = None
         file._may_be_damaged = True
-        header = file._read(0, _HEADER_BYTES)
-        if header.strip().isdigit():
-            file.position = max(_HEADER_BYTES, int(header))
-        position = file.position
-        while lines := file._lines(position, 1_000):
-            position += sum(map(len, lines)) + len(lines)
-            file.added += sum(map(_is_json, lines))
+        header = file._read(0, _HEADER_BYTES).strip()
+        # Without a position that can be right all its events are sent again, with the same keys.
+        if header.isdigit() and _HEADER_BYTES <= int(header) <= file.end():
+            file.position = int(header)
         return file
+
+    def end(self) -> int:
+        return os.lseek(self.descriptor, 0, os.SEEK_END)
 
     @property
     def waiting(self) -> int:
-        return self.added - self.settled
+        """The number of events that wait; a damaged one counts until it is skipped."""
+        if self._waiting is None:
+            waiting, position = 0, self.position
+            while chunk := self._read(position, _BATCH_BYTES):
+                waiting += chunk.count(b"\n")
+                position += len(chunk)
+            self._waiting = waiting
+        return self._waiting
 
     def append(self, event: bytes) -> None:
-        line = event + b"\n"
-        end = os.lseek(self.descriptor, 0, os.SEEK_END)
-        # Before the write: a signal handler may raise after it, and a file without waiting events is deleted.
+        line, end = event + b"\n", self.end()
+        if end != self.size:  # the last one was interrupted, and may have written a part
+            line = b"\n" + line
+            self._may_be_damaged = True
+        self._count(1)
         self.added += 1
+        added = self.added
         try:
             if os.write(self.descriptor, line) != len(line):
                 raise OSError("the disk is full")
         except OSError:
-            os.ftruncate(self.descriptor, end)
+            if self.added == added:  # otherwise a signal handler has added one meanwhile
+                os.ftruncate(self.descriptor, end)
+            self._count(-1)
             self.added -= 1
             raise
         self.size = end + len(line)
@@ -127,19 +144,20 @@ class EventFile:
 
     def oldest(self, limit: int) -> list[bytes]:
         """Return up to `limit` events that wait."""
+        end = self.end()
         while lines := self._lines(self.position, limit):
             if not self._may_be_damaged:
                 return lines
             if valid := list(takewhile(_is_json, lines)):
                 return valid
-            self.position += len(lines[0]) + 1  # the machine had lost power
-        self.settled = self.added  # the file was cut off, or an event was counted and not written
+            self._skip(lines[:1])  # the machine had lost power
+        self.position = max(self.position, end)  # the last line was cut off
+        self._waiting = None
         return []
 
     def settle(self, events: Sequence[bytes]) -> None:
         """Note that the oldest events were accepted or rejected. If this is lost, they are sent again."""
-        self.position += sum(map(len, events)) + len(events)
-        self.settled += len(events)
+        self._skip(events)
         with contextlib.suppress(OSError):  # the disk is full. It gets room when the file is deleted
             self._write_position()
 
@@ -168,20 +186,36 @@ class EventFile:
             count += chunk.count(b"\n")
         return b"".join(chunks).split(b"\n", limit)[:-1]  # the last one is not complete
 
+    def _skip(self, lines: Sequence[bytes]) -> None:
+        self.position += sum(map(len, lines)) + len(lines)
+        self._count(-len(lines))
+
+    def _count(self, change: int) -> None:
+        if self._waiting is not None:
+            self._waiting += change
+
+    # These leave the position of the descriptor as it is, on Windows excepted: a signal handler may interrupt `append`.
+
     def _read(self, position: int, size: int) -> bytes:
-        os.lseek(self.descriptor, position, os.SEEK_SET)
-        return os.read(self.descriptor, size)
+        if sys.platform == "win32":
+            os.lseek(self.descriptor, position, os.SEEK_SET)
+            return os.read(self.descriptor, size)
+        return os.pread(self.descriptor, size, position)
 
     def _write_position(self) -> None:
-        os.lseek(self.descriptor, 0, os.SEEK_SET)
-        os.write(self.descriptor, b"%019d\n" % self.position)
+        header = b"%019d\n" % self.position
+        if sys.platform == "win32":
+            os.lseek(self.descriptor, 0, os.SEEK_SET)
+            os.write(self.descriptor, header)
+        else:
+            os.pwrite(self.descriptor, header, 0)
 
 
 class Lane:
     """Events that are sent one after the other. Any thread may add some; one thread sends and settles them."""
 
     def __init__(self, new_file: Callable[[], EventFile]) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may track an event while it is held
         self.sending = threading.Lock()  # held by the thread that sends
         self.files: list[EventFile] = []  # oldest first
         self.current: EventFile | None = None  # the one that gets new events
@@ -192,25 +226,25 @@ class Lane:
             current = self.current
             if current is None or current.size >= max_file_bytes:
                 current = self._new_file()
+                self.current = current  # before it is in `files`: a signal handler that adds one may drop settled files
                 self.files.append(current)
-                self.current = current
                 self._drop_settled()
             current.append(event)
 
     def oldest(self, limit: int) -> tuple[EventFile, list[bytes]] | None:
         """Return a file and up to `limit` events of it; None if no event waits."""
         with self.lock:
-            for file in self.files:
-                if file.waiting and (events := file.oldest(limit)):
+            for file in [*self.files]:
+                if events := file.oldest(limit):
                     return file, events
+            self._drop_settled()
             return None
 
     def settle(self, file: EventFile, events: Sequence[bytes]) -> None:
         """Note that the oldest events of a file were accepted or rejected."""
         with self.lock:
             file.settle(events)
-            if not file.waiting:
-                self._drop_settled()
+            self._drop_settled()
 
     def add_file(self, file: EventFile) -> None:
         """Add a file that was taken over; its events are sent before those that this process stores."""
@@ -222,20 +256,46 @@ class Lane:
         with self.lock:
             self.current = None
             self._drop_settled()
-            self.forget()
+            self._close_files()
 
     def forget(self) -> None:
-        """Close the files, as a forked process does, whose parent goes on with them."""
+        """Let a forked process begin anew: its parent has the files, and its threads may have held the locks."""
+        self.lock, self.sending = threading.RLock(), threading.Lock()
         self.current = None
-        self.sending = threading.Lock()
+        self._close_files()
+
+    def _close_files(self) -> None:
         for file in self.files:
             file.close()
         self.files.clear()
 
     def _drop_settled(self) -> None:
-        for file in [file for file in self.files if not file.waiting and file is not self.current]:
-            self.files.remove(file)
-            file.delete()
+        for file in [file for file in self.files if file is not self.current and file.position >= file.end()]:
+            with contextlib.suppress(ValueError):  # a signal handler was faster
+                self.files.remove(file)
+                file.delete()
+
+
+class Backlog:
+    """The events of some lanes that waited at a moment."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._files: list[tuple[Lane, EventFile, int, int]] = []
+        for lane in lanes:
+            with lane.lock:
+                self._files += [(lane, file, file.end(), file.added) for file in lane.files]
+
+    def is_settled(self) -> bool:
+        return all(file.position >= end for _, file, end, _ in self._files)
+
+    def count(self) -> int:
+        """Return how many still wait. Reads the files that were taken over, once."""
+        count = 0
+        for lane, file, end, added in self._files:
+            with lane.lock:
+                if file.position < end and file in lane.files:
+                    count += max(0, file.waiting - (file.added - added))
+        return count
 
 
 class Spool:
@@ -252,6 +312,8 @@ class Spool:
         # 16 to 64 files fill the folder: fewer waste space, more need descriptors.
         self._file_bytes = max(min(_FILE_BYTES, max_bytes // 16), max_bytes // 64)
         self.lanes = self._new_lanes()
+        self._process = os.getpid()
+        self._process_locks: dict[int, threading.Lock] = {}
         with self._errors():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_over({self._key})
@@ -259,20 +321,16 @@ class Spool:
 
     def add(self, lane: int, event: bytes) -> None:
         """Store an event, which survives the end of the process when this returns."""
+        self._notice_fork()
         try:
             self.lanes[lane].add(event, self._file_bytes)
         except (OSError, ValueError) as error:
             raise SpoolError(f"{self.folder}: {error}. The event was not stored") from None
 
-    @property
-    def waiting(self) -> int:
-        """The number of events that wait in files of this process."""
-        return sum(file.waiting for lane in self.lanes for file in [*lane.files])
-
-    def counter(self) -> Callable[[], int]:
-        """Return a function that counts the events that are stored now and still wait."""
-        counts = [(file, file.added) for lane in self.lanes for file in [*lane.files]]
-        return lambda: sum(max(0, added - file.settled) for file, added in counts)
+    def backlog(self) -> Backlog:
+        """Return the events that wait now in files of this process."""
+        self._notice_fork()
+        return Backlog(self.lanes)
 
     def register(self, organization: str, kind: str) -> None:
         """Note to which organization and kind the key belongs."""
@@ -284,6 +342,7 @@ class Spool:
 
         `of_other_keys`: also those with other keys of the same organization and kind.
         """
+        self._notice_fork()
         with self._errors():
             return self._take_over(self._own_keys() if of_other_keys else {self._key})
 
@@ -303,9 +362,10 @@ class Spool:
                 for event, error in rejected:
                     # The line before it may have been cut off.
                     file.write(b"\n" + msgspec.json.encode(Rejection(self._key, lane, error, msgspec.Raw(event))))
-            rejections = _read_rejections(path)
-            if len(rejections) > MAX_REJECTED + _REJECTED_SLACK:
-                _write_rejections(path, rejections[-MAX_REJECTED:])
+            content = path.read_bytes()
+            lines = content.count(b"\n")
+            if lines > MAX_REJECTED * _REJECTED_SLACK or len(content) > MAX_REJECTED_BYTES * _REJECTED_SLACK:
+                _write_rejections(path, _newest(_read_rejections(path)))
 
     def rejected(self, limit: int) -> list[Rejection]:
         """Return rejected events, newest first."""
@@ -326,11 +386,26 @@ class Spool:
             _, others = self._own_rejections(path)
             _write_rejections(path, others)
 
+    def forget(self) -> None:
+        """Leave the files to the parent of this process."""
+        global _fork_lock  # noqa: PLW0603  a thread of the parent may have held it
+        _fork_lock = threading.RLock()
+        for lane in self.lanes:
+            lane.forget()
+        self._process = os.getpid()
+
     def close(self) -> None:
         """Leave what waits to a later client."""
         self.sync()
         for lane in self.lanes:
             lane.close()
+
+    def _notice_fork(self) -> None:
+        """Call `forget` in a process that was forked without the hooks of `os`, as uWSGI does."""
+        if (process := os.getpid()) != self._process:
+            with self._process_locks.setdefault(process, threading.Lock()):
+                if process != self._process:
+                    self.forget()
 
     def _new_lanes(self) -> list[Lane]:
         return [Lane(lambda number=number: self._new_file(number)) for number in range(LANES)]  # type: ignore[misc]
@@ -350,7 +425,7 @@ class Spool:
 
     def _take_over(self, keys: Collection[str]) -> bool:
         took_any = False
-        with fork_lock:  # a child would keep the lock of a file that it does not know
+        with no_fork():  # a child would keep the lock of a file that it does not know
             for path in sorted(self.folder.glob("*.events"), key=lambda path: path.name.partition(".")[2]):
                 key, _, name = path.stem.partition(".")
                 lane = self.lanes[int(name[-1])] if name[-1:] in _LANE_NAMES else None
@@ -406,6 +481,17 @@ def _read_rejections(path: Path) -> list[Rejection]:
         with contextlib.suppress(ValueError):  # it was cut off
             rejections.append(msgspec.json.decode(line, type=Rejection))
     return rejections
+
+
+def _newest(rejections: Sequence[Rejection]) -> Sequence[Rejection]:
+    """Return the newest MAX_REJECTED, and of them as many as MAX_REJECTED_BYTES hold, but at least one."""
+    size, first = 0, len(rejections)
+    for rejection in reversed(rejections[-MAX_REJECTED:]):
+        size += len(msgspec.json.encode(rejection)) + 1
+        if size > MAX_REJECTED_BYTES and first < len(rejections):
+            break
+        first -= 1
+    return rejections[first:]
 
 
 def _write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
@@ -480,30 +566,38 @@ else:
 
 
 _spools: "weakref.WeakSet[Spool]" = weakref.WeakSet()
-_forking: list[Lane] = []
-# Held while a thread imports or takes files over: a child would have half a module, or an unknown lock.
-fork_lock = threading.Lock()
+_fork_lock = threading.RLock()
+_held_locks: list[Any] = []
+
+
+def no_fork() -> Any:
+    """Return the lock that a thread holds while it imports or takes files over, and that a fork waits for.
+
+    A child would have half a module, or an unknown lock of a file.
+    """
+    return _fork_lock
 
 
 def _before_fork() -> None:
-    fork_lock.acquire()
-    _forking[:] = [lane for spool in list(_spools) for lane in spool.lanes]
-    for lane in _forking:
+    no_fork().acquire()
+    _held_locks[:] = [no_fork()]
+    for lane in [lane for spool in list(_spools) for lane in spool.lanes]:
         lane.lock.acquire()
+        _held_locks.append(lane.lock)
 
 
 def _after_fork() -> None:
-    for lane in _forking:
-        lane.lock.release()
-    _forking.clear()
-    fork_lock.release()
+    locks = _held_locks[::-1]
+    _held_locks.clear()
+    for lock in locks:
+        lock.release()
 
 
 def _after_fork_in_child() -> None:
-    # The parent has its files, and their locks end with it, not with this process.
-    for lane in _forking:
-        lane.forget()
-    _after_fork()
+    # The locks of the files end with the parent, not with this process.
+    _held_locks.clear()
+    for spool in list(_spools):
+        spool.forget()
 
 
 if hasattr(os, "register_at_fork"):

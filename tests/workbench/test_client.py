@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from tests.running import Running, free_port
 from workbench import AuthenticationError, Client, InvalidArgumentError, Receipt, SpoolError
+from workbench.client import _lane
 from workbench.spool import EventFile, Spool
 
 KILLS = int(os.environ.get("KILLED_PRODUCERS", "5"))
@@ -42,6 +44,14 @@ def test_each_tracked_event_is_stored_once_with_its_moment(running: Running, cli
     assert client.flush() == 0
     assert stored_keys(running, "client:first") == sorted(keys)
     assert (client.waiting, client.failure, client.rejected()) == (0, None, [])
+
+
+def test_events_of_a_contact_are_in_one_lane_whatever_else_it_has() -> None:
+    contacts = [{"externalId": "c1"}, {"email": "a@example.com", "externalId": "c1"}, {"externalId": "c1", "x": 1}]
+    assert len({_lane(contact) for contact in contacts}) == 1
+    counts = Counter(_lane({"externalId": f"c{number}"}) for number in range(1_000))
+    assert sorted(counts) == [0, 1, 2, 3]
+    assert min(counts.values()) > 200
 
 
 def test_events_of_one_contact_arrive_in_order(running: Running, client: Client) -> None:
@@ -323,15 +333,63 @@ def test_forked_processes_share_a_client(running: Running, spool: Path) -> None:
     assert len(stored_keys(running, "client:forked")) == 81
 
 
+def test_workers_forked_without_telling_python_send_their_own_events(running: Running, spool: Path) -> None:
+    """uWSGI forks so: without the hooks of `os`, while threads of the parent send."""
+    process = producer(
+        running,
+        spool,
+        """
+        import ctypes
+        for number in range(50):
+            client.track("client:prefork", external_id=f"parent{number}")
+        workers = []
+        for worker in range(3):
+            child = ctypes.PyDLL(None).fork()
+            if child == 0:
+                for number in range(20):
+                    client.track("client:prefork", external_id=f"worker{number}")
+                os._exit(client.close(30))
+            workers.append(child)
+        codes = [os.waitpid(worker, 0)[1] for worker in workers]
+        print(codes, client.close(30))
+        """,
+    )
+    output, _ = process.communicate(timeout=90)
+    assert output == "[0, 0, 0] 0\n"
+    assert len(stored_keys(running, "client:prefork")) == 110
+
+
+def test_signal_handlers_may_track_while_track_runs(running: Running, spool: Path) -> None:
+    process = producer(
+        running,
+        spool,
+        """
+        import signal
+        handled = []
+        def handle(*_):
+            handled.append(client.track("client:signal", external_id="c1"))
+            signal.setitimer(signal.ITIMER_REAL, 0.0001)
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.0001)
+        for _ in range(2_000):
+            client.track("client:signal", external_id="c1")
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        print(len(handled), client.close(60))
+        """,
+    )
+    output, _ = process.communicate(timeout=90)
+    handled, left = map(int, output.split())
+    assert (handled > 0, left) == (True, 0)
+    assert len(stored_keys(running, "client:signal")) == 2_000 + handled
+
+
 def test_a_forked_process_ends_although_a_thread_of_its_parent_held_a_lock(running: Running, spool: Path) -> None:
     process = producer(
         running,
         spool,
         """
         client.track("client:ended", external_id="parent")
-        lane = client._sender._lanes[0]
-        with lane.woken._cond:  # as a thread that is setting it
-            lane.woken._flag = False
+        with client._sender._lanes[0].at_once._cond:  # as a thread that is setting it
             if (child := os.fork()) == 0:
                 sys.exit(0)
             print(os.waitpid(child, 0)[1])

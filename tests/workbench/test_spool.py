@@ -50,7 +50,7 @@ def test_the_next_client_has_what_was_not_settled(folder: Path) -> None:
     first.lanes[LANE].settle(batch[0], batch[1][:2])
     first.close()
     second = open_spool(folder)
-    assert second.waiting == 3
+    assert second.backlog().count() == 3
     assert drain(second) == events(5)[2:]
     assert [path.suffix for path in folder.iterdir()] == []
 
@@ -58,9 +58,9 @@ def test_the_next_client_has_what_was_not_settled(folder: Path) -> None:
 def test_the_file_of_a_running_client_is_its_own(folder: Path) -> None:
     first, second = open_spool(folder), open_spool(folder)
     add(first, events(1))
-    assert (second.take_over(of_other_keys=True), second.waiting, first.waiting) == (False, 0, 1)
+    assert (second.take_over(of_other_keys=True), second.backlog().count(), first.backlog().count()) == (False, 0, 1)
     first.close()
-    assert (second.take_over(of_other_keys=True), second.waiting) == (True, 1)
+    assert (second.take_over(of_other_keys=True), second.backlog().count()) == (True, 1)
 
 
 def test_files_of_many_ended_clients_are_taken_over_some_at_a_time(folder: Path) -> None:
@@ -71,7 +71,7 @@ def test_files_of_many_ended_clients_are_taken_over_some_at_a_time(folder: Path)
     for path in folder.glob("*/*.events"):
         path.rename(folder / path.name)
     later = open_spool(folder)
-    assert later.waiting == 32
+    assert later.backlog().count() == 32
     assert drain(later) == [b"%d" % number for number in range(32)]
     assert (later.take_over(of_other_keys=True), drain(later)) == (True, [b"%d" % number for number in range(32, 40)])
 
@@ -99,7 +99,7 @@ def test_keys_whose_organization_was_lost_have_none_in_common(folder: Path, cont
     for path in folder.glob("*.key"):
         path.write_bytes(content)
     later = open_spool(folder, "a")
-    assert (later.take_over(of_other_keys=True), later.waiting) == (False, 1)
+    assert (later.take_over(of_other_keys=True), later.backlog().count()) == (False, 1)
 
 
 def test_a_file_that_cannot_be_opened_does_not_keep_the_others(folder: Path) -> None:
@@ -129,17 +129,16 @@ def test_a_client_that_takes_a_new_file_over_deletes_it_before_it_unlocks_it(
     assert (taken, drain(open_spool(folder))) == ([None, True], events(1))
 
 
-@pytest.mark.parametrize("is_written", [True, False])
+@pytest.mark.parametrize("bytes_written", [0, 4, 8])
 def test_an_interrupted_add_does_not_uncount_other_events(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bytes_written: int
 ) -> None:
     spool, write = open_spool(folder), os.write
     first, interrupted, last = events(3)
     add(spool, [first])
 
     def interrupt(descriptor: int, data: bytes) -> int:
-        if is_written:
-            write(descriptor, data)
+        write(descriptor, data[:bytes_written])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -147,8 +146,21 @@ def test_an_interrupted_add_does_not_uncount_other_events(
         with pytest.raises(KeyboardInterrupt):
             add(spool, [interrupted])
     add(spool, [last])
-    expected = [first, interrupted, last] if is_written else [first, last]
-    assert (drain(spool, 1), spool.waiting) == (expected, 0)
+    expected = [first, interrupted, last] if bytes_written == len(interrupted) + 1 else [first, last]
+    assert (drain(spool, 1), spool.backlog().count()) == (expected, 0)
+
+
+def test_a_signal_handler_may_add_while_an_event_is_added(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool, write, others = open_spool(folder), os.write, events(6)[3:]
+
+    def add_another(descriptor: int, data: bytes) -> int:
+        if others and not data.startswith(others[0][:6]):
+            add(spool, [others.pop(0)])
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", add_another)
+    add(spool, events(3))
+    assert sorted(drain(spool, 1)) == events(6)
 
 
 def test_a_failed_write_changes_no_event(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +169,12 @@ def test_a_failed_write_changes_no_event(folder: Path, monkeypatch: pytest.Monke
     batch = spool.lanes[LANE].oldest(1)
     assert batch is not None
 
-    def fail(descriptor: int, data: bytes) -> int:
+    def fail(descriptor: int, data: bytes, *_: int) -> int:
         write(descriptor, data[:4])
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", fail)
+        patch.setattr(os, "pwrite", fail)
         spool.lanes[LANE].settle(*batch)  # its position is not stored
     add(spool, [b'{"n":3}'])
     with monkeypatch.context() as patch:
@@ -180,9 +192,10 @@ def test_a_failed_write_changes_no_event(folder: Path, monkeypatch: pytest.Monke
         (lambda data: data[:-3], events(4)),
         (lambda data: data.replace(b'{"n":1}', b"\0" * 7), [events(5)[0], *events(5)[2:]]),
         (lambda data: b"?" * 19 + data[19:], events(5)),
+        (lambda data: b"9" * 19 + data[19:], events(5)),
         (lambda data: b"", []),
     ],
-    ids=["cut off", "lost sector", "lost header", "empty"],
+    ids=["cut off", "lost sector", "lost header", "position beyond the end", "empty"],
 )
 def test_a_damaged_file_gives_what_can_be_read(folder: Path, damage: object, kept: list[bytes]) -> None:
     spool = open_spool(folder)
@@ -191,16 +204,15 @@ def test_a_damaged_file_gives_what_can_be_read(folder: Path, damage: object, kep
     (path,) = folder.glob("*.events")
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     later = open_spool(folder)
-    assert later.waiting == len(kept)
     assert drain(later) == kept
-    assert (later.waiting, list(folder.glob("*.events"))) == (0, [])
+    assert (later.backlog().count(), list(folder.glob("*.events"))) == (0, [])
 
 
 def test_events_are_in_order_over_many_files(folder: Path) -> None:
     spool = open_spool(folder, max_bytes=64_000)
     add(spool, events(3_000))
     assert len(list(folder.glob("*.events"))) > 5
-    assert spool.waiting == 3_000
+    assert spool.backlog().count() == 3_000
     assert drain(spool) == events(3_000)
     assert len(list(folder.glob("*.events"))) == 1  # the one that gets new events
 
@@ -227,6 +239,48 @@ def test_the_newest_rejected_events_are_kept(folder: Path, monkeypatch: pytest.M
     assert (spool.rejected(9), len((folder / "rejected").read_bytes())) == ([], 0)
 
 
+def test_rejected_events_are_bounded_by_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spools, "MAX_REJECTED_BYTES", 10_000)
+    spool = open_spool(folder)
+    sizes = []
+    for number in range(50):
+        spool.reject(LANE, [(b'"%b"' % (b"x" * 900), f"error {number}")])
+        sizes.append((folder / "rejected").stat().st_size)
+    assert (max(sizes) < 11_000 + 1_000, [rejected.error for rejected in spool.rejected(2)]) == (
+        True,
+        ["error 49", "error 48"],
+    )
+    spool.reject(LANE, [(b'"%b"' % (b"x" * 20_000), "too large")])
+    assert [rejected.error for rejected in spool.rejected(2)] == ["too large"]
+
+
+def test_a_million_waiting_events_take_neither_time_nor_memory_at_the_start(folder: Path) -> None:
+    folder.mkdir()
+    count = int(os.environ.get("WAITING_EVENTS", "200000"))
+    line = b'{"event":"deposit","payload":{"text":"%b"}}\n' % (b"x" * 156)
+    with (folder / f"{spools.fingerprint('sk_live_a')}.20260101T000000000000-0-{LANE}.events").open("wb") as file:
+        file.write(b"%019d\n" % 20)
+        for _ in range(count // 1_000):
+            file.write(line * 1_000)
+    program = f"""
+import resource, time
+from pathlib import Path
+from workbench.spool import Spool
+def peak_mb(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before_mb, before_s = peak_mb(), time.process_time()
+spool = Spool(Path({str(folder)!r}), "sk_live_a", 2**30)
+file, some = spool.lanes[{LANE}].oldest(100)
+started_s, started_mb = time.process_time() - before_s, peak_mb() - before_mb
+count = spool.backlog().count()
+print(len(some), count, started_s, started_mb, peak_mb() - before_mb)
+"""
+    output = subprocess.check_output([sys.executable, "-c", program], text=True)
+    batch, waiting, started_s, started_mb, counted_mb = output.split()
+    assert (int(batch), int(waiting)) == (100, count)
+    assert float(started_s) < 0.05, output
+    assert (float(started_mb) < 2, float(counted_mb) < 5) == (True, True), output
+
+
 def test_a_forked_process_does_not_keep_the_lock_of_its_parent(folder: Path) -> None:
     program = f"""
 import os, sys
@@ -236,7 +290,7 @@ spool = Spool(Path({str(folder)!r}), "sk_live_a", 1_000_000)
 spool.add({LANE}, b"1")
 if os.fork() == 0:
     spool.add({LANE}, b"2")
-    print(spool.waiting, flush=True)
+    print(spool.backlog().count(), flush=True)
     sys.stdin.read()
 """
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
