@@ -1,6 +1,6 @@
 """Events of hours without network are kept, sent when it is back, and stored once, with their moments.
 
-`OFFLINE_HOURS=24` is a day; its 2,880 attempts take minutes.
+`OFFLINE_HOURS=24` is a day, with about 5,760 attempts.
 """
 
 import asyncio
@@ -33,6 +33,8 @@ async def test_events_wait_for_hours_without_network(installation: Installation,
     day = json.loads(output)
     rows = await query(installation.dsn, "SELECT payload->'hour', occurred_at FROM events ORDER BY occurred_at")
     assert rows == [(hour, datetime.fromisoformat(moment)) for hour, moment in enumerate(day["moments"])]
-    assert (day["waiting"], day["rejected"], day["longestPauseS"]) == (0, 0, 30)
-    assert HOURS * 120 <= day["attempts"] <= HOURS * 120 + 100
+    assert (day["waiting"], day["rejected"]) == (0, 0)
+    # Pauses are random, up to 30 s.
+    assert 28 < day["longestPauseS"] < 30
+    assert HOURS * 200 < day["attempts"] < HOURS * 280 + 20
     assert errors.count("events wait in") == 1

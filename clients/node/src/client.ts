@@ -121,7 +121,7 @@ export class Client {
     return this.#spool.waiting;
   }
 
-  /** Return the newest events that the service rejected. The folder keeps the newest 10,000. */
+  /** Return the newest events that the service rejected. The client keeps the newest 10,000, or 16 MB of them. */
   rejected(limit = 1_000): RejectedEvent[] {
     return this.#spool.rejected(limit).map(({ error, json }) => ({ error, event: JSON.parse(json) }));
   }
@@ -170,7 +170,8 @@ export class Client {
       if (this.#settled > before || this.failure === undefined) pauseMs = FIRST_PAUSE_MS;
       if (this.failure !== undefined) {
         const { retryAfterMs = 0 } = this.failure as UnavailableError;
-        await this.#pause(pauseMs, { leastMs: Math.min(retryAfterMs, LONGEST_RETRY_AFTER_MS) });
+        // Random, so that clients whose requests failed together do not come back together.
+        await this.#pause(pauseMs * Math.random(), { leastMs: Math.min(retryAfterMs, LONGEST_RETRY_AFTER_MS) });
         pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
       }
     }
@@ -297,11 +298,11 @@ export class Client {
     this.#endPause?.(true);
   }
 
-  /** Wait, at most until `flush`, `close` or, if that is wanted, `track`; for `leastMs` only `close` ends it. */
+  /** Wait for `leastMs`, which only `close` ends, and then for `ms`, which `flush` and, if that is wanted, `track` end. */
   async #pause(ms: number, { endsWithTrack = false, leastMs = 0 } = {}): Promise<void> {
     if (leastMs > 0) await this.#sleep(leastMs, () => this.#stopping.signal.aborted);
     if (!this.#isUrgent && !(endsWithTrack && this.#spool.waiting > 0)) {
-      await this.#sleep(ms - leastMs, (isUrgent) => isUrgent || endsWithTrack);
+      await this.#sleep(ms, (isUrgent) => isUrgent || endsWithTrack);
     }
     this.#isUrgent = false;
   }

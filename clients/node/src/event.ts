@@ -54,7 +54,12 @@ export function encodeEvent(event: string, fields: EventFields): EncodedEvent {
     test: fields.test || undefined,
     idempotencyKey: key,
   });
-  return { key, lane: crc32(encode(contact)) % LANES, json };
+  return { key, lane: laneOf(contact), json };
+}
+
+/** Return the lane of a contact, which is the same whichever of its other identifiers an event has. */
+function laneOf({ externalId, email, walletAddress }: Record<string, unknown>): number {
+  return crc32(String(externalId || email || walletAddress)) % LANES;
 }
 
 /** Return the key of the Python client for the same event, if the values are texts, whole numbers or booleans. */

@@ -22,7 +22,7 @@ export interface Line {
 }
 
 export class Log {
-  /** The number of valid lines, and the size of the file. */
+  /** The number of lines, and the size of the file. */
   lines = 0;
   bytes = 0;
   readonly descriptor: number;
@@ -66,12 +66,13 @@ export class Log {
     return found;
   }
 
-  /** Count the lines of a file that another process wrote. */
-  async count(): Promise<void> {
-    for (let position = 0, lines: Line[]; (lines = this.read(position, this.lines, 2_000)).length > 0; ) {
-      this.lines += lines.length;
-      position = lines.at(-1)!.end;
-      await new Promise(setImmediate);
+  /** Count the lines from a position in a file that another process wrote, damaged ones included. */
+  async count(position = 0): Promise<void> {
+    const chunk = Buffer.allocUnsafe(8 * CHUNK_BYTES);
+    for (let count; (count = readSync(this.descriptor, chunk, 0, chunk.length, position)) > 0; position += count) {
+      const part = chunk.subarray(0, count);
+      for (let at = -1; (at = part.indexOf(NEWLINE, at + 1)) >= 0; ) this.lines += 1;
+      await new Promise(setImmediate); // other work goes on
     }
   }
 

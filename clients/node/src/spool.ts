@@ -23,7 +23,9 @@ import { Log, openPrivate, readLine, writeLine } from "./log.js";
 const FILE_BYTES = 16_777_216; // the size at which a new file begins
 const KEPT_BYTES = 1_048_576; // a file whose events are all settled is deleted when it is larger
 const MAX_REJECTED = 10_000; // the oldest are dropped, so that invalid events cannot fill the disk
+const MAX_REJECTED_BYTES = 16_777_216;
 const REJECTED_PER_FILE = 1_000;
+const REJECTED_FILE_BYTES = 1_048_576;
 const MAX_SOCKET_PATH = 103; // bytes; macOS and Linux allow no more
 const SYNC_INTERVAL_MS = 1_000;
 
@@ -73,9 +75,11 @@ export class EventFile {
     }
   }
 
+  /** Return a file of another client. Its lines are counted, but decoded when they are sent. */
   static async takeOver(base: string): Promise<EventFile> {
     const file = EventFile.create(base);
-    await file.log.count();
+    file.log.lines = file.done;
+    await file.log.count(file.#doneAt);
     return file;
   }
 
@@ -85,14 +89,17 @@ export class EventFile {
 
   /** The number of waiting events among the first `count`. */
   waitingBelow(count: number): number {
-    return Math.max(0, count - this.done - [...this.#early.keys()].filter((number) => number < count).length);
+    const below = Math.min(count, this.log.lines);
+    return Math.max(0, below - this.done - [...this.#early.keys()].filter((number) => number < below).length);
   }
 
   oldest(limit: number): WaitingEvent[] {
-    return this.log
+    const events = this.log
       .read(this.#doneAt, this.done, limit + this.#early.size)
       .filter(({ number }) => !this.#early.has(number))
       .map(({ number, end, text }) => ({ file: this, number, end, lane: Number(text[0]), json: text.slice(2) }));
+    if (events.length === 0) this.log.lines = this.done + this.#early.size; // damaged lines were counted, too
+    return events;
   }
 
   /** Note that events were accepted or rejected. If this is lost, they are sent again with the same keys. */
@@ -189,7 +196,12 @@ export class Spool {
   }
 
   oldest(limit: number): WaitingEvent[] {
-    return this.#files.find((file) => file.waiting > 0)?.oldest(limit) ?? [];
+    for (const file of [...this.#files]) {
+      const events = file.waiting > 0 ? file.oldest(limit) : [];
+      if (events.length > 0) return events;
+      if (file.waiting === 0 && file !== this.#current) this.#drop(file); // the rest of it cannot be read
+    }
+    return [];
   }
 
   /** Settle events of one file; the rejected ones are kept with their errors. */
@@ -267,13 +279,15 @@ export class Spool {
 
   #reject(rejection: Rejection): void {
     let log = this.#rejected.at(-1);
-    if (log === undefined || log.lines >= REJECTED_PER_FILE) {
+    if (log === undefined || log.lines >= REJECTED_PER_FILE || log.bytes >= REJECTED_FILE_BYTES) {
       log = new Log(`${this.#newBase()}.rejected`);
       this.#rejected.push(log);
     }
     log.append(JSON.stringify(rejection));
-    const count = this.#rejected.reduce((sum, { lines }) => sum + lines, 0);
-    if (count - this.#rejected[0]!.lines >= MAX_REJECTED) this.#rejected.shift()!.delete();
+    const isTooMuch = (logs: readonly Log[]) =>
+      logs.reduce((sum, { lines }) => sum + lines, 0) >= MAX_REJECTED ||
+      logs.reduce((sum, { bytes }) => sum + bytes, 0) >= MAX_REJECTED_BYTES;
+    while (this.#rejected.length > 1 && isTooMuch(this.#rejected.slice(1))) this.#rejected.shift()!.delete();
   }
 
   #drop(file: EventFile): void {

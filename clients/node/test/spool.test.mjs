@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, statSync, truncateSync } from "node:fs";
+import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, truncateSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -44,13 +44,49 @@ test("a line that was cut off is not read, and those before it are", async (t) =
   assert.deepEqual([second.waiting, waiting(second)], [2, ['{"n":1}', '{"n":"ä"}']]);
 });
 
-test("a line that is damaged is left out", async (t) => {
+test("lines that are damaged are left out, and keep no file", async (t) => {
   const { path, open } = folder(t);
   const first = await open();
   first.add(0, '{"n":1}');
   first.close();
   appendFileSync(files(path, ".events")[0], '00000000 0 {"n":2}\n\n');
-  assert.deepEqual(waiting(await open()), ['{"n":1}']);
+  const second = await open();
+  second.add(0, '{"n":3}');
+  const count = second.counter();
+  const events = [];
+  for (let some; (some = second.oldest(10)).length > 0; second.settle(some, [])) events.push(...some.map(({ json }) => json));
+  assert.deepEqual([events, second.waiting, count()], [['{"n":1}', '{"n":3}'], 0, 0]);
+  assert.equal(files(path, ".events").length, 1); // the one that gets new events
+});
+
+test("rejected events are bounded by bytes", async (t) => {
+  const { path, open } = folder(t);
+  const spool = await open();
+  const large = JSON.stringify("x".repeat(1_000_000));
+  for (let n = 0; n < 30; n += 1) {
+    spool.add(0, large);
+    spool.settle([], [[spool.oldest(1)[0], String(n)]]);
+  }
+  const bytes = files(path, ".rejected").reduce((sum, file) => sum + statSync(file).size, 0);
+  assert.ok(bytes > 15_000_000 && bytes < 20_000_000, String(bytes));
+  assert.equal(spool.rejected(1)[0].error, "29");
+});
+
+test("a backlog is counted, and decoded when it is sent", async (t) => {
+  const { path, open } = folder(t);
+  const first = await open();
+  const json = JSON.stringify({ text: "x".repeat(180) });
+  for (let n = 0; n < 1_000; n += 1) first.add(0, json);
+  first.close();
+  const [file] = files(path, ".events");
+  const lines = readFileSync(file);
+  for (let n = 1; n < 300; n += 1) appendFileSync(file, lines);
+  const before = [process.cpuUsage(), process.memoryUsage.rss()];
+  const second = await open();
+  const { user, system } = process.cpuUsage(before[0]);
+  const grown = process.memoryUsage.rss() - before[1];
+  assert.deepEqual([second.waiting, second.oldest(100).length], [300_000, 100]);
+  assert.ok((user + system) / 1e6 < 0.5 && grown < 2e7, `${(user + system) / 1e6} s, ${grown / 1e6} MB`);
 });
 
 test("what was settled is not sent again, also out of order; without the note of it, all is", async (t) => {
