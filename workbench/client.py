@@ -240,8 +240,8 @@ class Client:
                 return self._sender
             if self._is_starting:  # and this is a signal handler of that thread
                 return None
-            self._sender = None
-            sender = _Sender(self._spool, self._url, self._key, self._on_receipt)
+            # It is set before it runs: if that is interrupted, the next call sees that it does not run.
+            self._sender = sender = _Sender(self._spool, self._url, self._key, self._on_receipt)
             self._is_starting = True
             try:
                 sender.start()
@@ -249,11 +249,11 @@ class Client:
                 if self._start_failure is None:
                     logger.warning("events wait in %s: %s", self._spool.folder, error)
                 self._start_failure = UnavailableError(str(error))
+                self._sender = None
                 return None
             finally:
                 self._is_starting = False
             self._start_failure = None
-            self._sender = sender
             return sender
 
     def __enter__(self) -> Self:
@@ -315,7 +315,7 @@ class _Sender(threading.Thread):
             for lane in self._lanes:
                 lane.start()
             super().start()
-        except RuntimeError:
+        except BaseException:  # such as KeyboardInterrupt: those that have started must not keep their lanes
             self.stopping.set()
             self.hurry()
             raise
@@ -384,11 +384,11 @@ class _Sender(threading.Thread):
         """Force new events to the disk, and take over those of processes that ended."""
         next_s = 0.0
         while not self.stopping.wait(_SYNC_INTERVAL_S):
-            self._spool.sync()
-            if environment.monotonic_s() < next_s:
-                continue
-            next_s = environment.monotonic_s() + _TAKE_OVER_INTERVAL_S
             try:
+                self._spool.sync()
+                if environment.monotonic_s() < next_s:
+                    continue
+                next_s = environment.monotonic_s() + _TAKE_OVER_INTERVAL_S
                 if self._spool.take_over(of_other_keys=self.register()):
                     self.wake()
                     next_s = 0.0  # there may be more
@@ -430,8 +430,8 @@ class _LaneSender(threading.Thread):
                 if len(batch[1]) < BATCH_SIZE and not is_behind and self.failure is None:
                     self.at_once.wait(_WAIT_FOR_OTHERS_S)
                     batch = self._lane.oldest(BATCH_SIZE) or batch
-            except OSError as error:  # of the disk
-                self.failure = SpoolError(f"they cannot be read: {error}")
+            except Exception as error:  # noqa: BLE001  of the disk, or no memory: the thread must go on
+                self.failure = SpoolError(f"they cannot be read: {error!r}")
                 self._sender.report()
                 self._pause(_LONGEST_PAUSE_S, self.failure)
                 self.at_once.clear()

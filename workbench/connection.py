@@ -102,7 +102,8 @@ class Connection:
         # trust_env would send requests to the loopback through HTTP_PROXY.
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=not local)
         self._json_headers = httpx.Headers({**self._client.headers, "Content-Type": JSON})
-        weakref.finalize(self, self._client.close)  # notebooks drop a Workbench without closing it
+        # Notebooks drop a Workbench without closing it. At the end of a process a `Client` still sends.
+        weakref.finalize(self, self._client.close).atexit = False
 
     @property
     def has_key(self) -> bool:

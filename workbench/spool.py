@@ -321,7 +321,7 @@ class Spool:
 
     def add(self, lane: int, event: bytes) -> None:
         """Store an event, which survives the end of the process when this returns."""
-        self._notice_fork()
+        self.notice_fork()
         try:
             self.lanes[lane].add(event, self._file_bytes)
         except (OSError, ValueError) as error:
@@ -329,7 +329,7 @@ class Spool:
 
     def backlog(self) -> Backlog:
         """Return the events that wait now in files of this process."""
-        self._notice_fork()
+        self.notice_fork()
         return Backlog(self.lanes)
 
     def register(self, organization: str, kind: str) -> None:
@@ -342,7 +342,7 @@ class Spool:
 
         `of_other_keys`: also those with other keys of the same organization and kind.
         """
-        self._notice_fork()
+        self.notice_fork()
         with self._errors():
             return self._take_over(self._own_keys() if of_other_keys else {self._key})
 
@@ -400,7 +400,7 @@ class Spool:
         for lane in self.lanes:
             lane.close()
 
-    def _notice_fork(self) -> None:
+    def notice_fork(self) -> None:
         """Call `forget` in a process that was forked without the hooks of `os`, as uWSGI does."""
         if (process := os.getpid()) != self._process:
             with self._process_locks.setdefault(process, threading.Lock()):
@@ -579,11 +579,12 @@ def no_fork() -> Any:
 
 
 def _before_fork() -> None:
-    no_fork().acquire()
-    _held_locks[:] = [no_fork()]
-    for lane in [lane for spool in list(_spools) for lane in spool.lanes]:
-        lane.lock.acquire()
-        _held_locks.append(lane.lock)
+    spools = list(_spools)
+    for spool in spools:
+        spool.notice_fork()
+    for lock in (no_fork(), *(lane.lock for spool in spools for lane in spool.lanes)):
+        lock.acquire()
+        _held_locks.append(lock)
 
 
 def _after_fork() -> None:
