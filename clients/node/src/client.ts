@@ -184,7 +184,7 @@ export class Client {
     const { status, body } = await this.#request("/me");
     const { organization, key } = (body ?? {}) as { organization?: string; key?: { kind: string } };
     if (status !== 200 || organization === undefined || key === undefined) throw this.#strangeAnswer(status);
-    await this.#spool.takeOver(organization, key.kind);
+    if (!(await this.#spool.takeOver(organization, key.kind))) return; // the others, after some were sent
     this.#tookOver = true;
     this.#tookOverAt = performance.now();
     this.#endRound();

@@ -21,6 +21,7 @@ import { SpoolError } from "./errors.js";
 import { Log, openPrivate, readLine, writeLine } from "./log.js";
 
 const FILE_BYTES = 16_777_216; // the size at which a new file begins
+const MAX_FILES = 200; // that are open; a process that takes over more would run out of descriptors
 const KEPT_BYTES = 1_048_576; // a file whose events are all settled is deleted when it is larger
 const MAX_REJECTED = 10_000; // the oldest are dropped, so that invalid events cannot fill the disk
 const MAX_REJECTED_BYTES = 16_777_216;
@@ -233,14 +234,17 @@ export class Spool {
     for (const log of this.#rejected.splice(0)) log.delete();
   }
 
-  /** Note to which organization and kind the key belongs, and take over the files of clients that ended. */
-  async takeOver(organization: string, kind: string): Promise<void> {
+  /**
+   * Note to which organization and kind the key belongs, and take over files of clients that ended; return whether
+   * these were all. One that cannot be opened stays, and keeps no other.
+   */
+  async takeOver(organization: string, kind: string): Promise<boolean> {
     const owner = JSON.stringify([organization, kind]);
     writeFileSync(join(this.folder, `${this.#key}.key`), owner, { mode: 0o600 });
     const names = readdirSync(this.folder);
     const keys = new Set(
       names
-        .filter((name) => name.endsWith(".key") && readFileSync(join(this.folder, name), "utf8") === owner)
+        .filter((name) => name.endsWith(".key") && readText(join(this.folder, name)) === owner)
         .map((name) => name.slice(0, -4)),
     );
     const ended = new Map<string, boolean>();
@@ -249,6 +253,7 @@ export class Spool {
       if (kindOfFile === undefined || kindOfFile === "settled" || id === this.#owner || !keys.has(key!)) continue;
       if (!ended.has(id!)) ended.set(id!, await this.#hasEnded(id!));
       if (!ended.get(id!)) continue;
+      if (this.#files.length >= MAX_FILES) return false;
       const base = `${this.#key}.${this.#owner}.${stamp}`;
       if (!this.#rename(name, `${base}.${kindOfFile}`)) continue;
       if (kindOfFile === "rejected") {
@@ -258,12 +263,18 @@ export class Spool {
         this.#rejected = [...this.#rejected, log].sort((left, right) => stampOf(left.path) - stampOf(right.path));
       } else {
         this.#rename(`${key}.${id}.${stamp}.settled`, `${base}.settled`);
-        const file = await EventFile.takeOver(join(this.folder, base));
+        const file = await EventFile.takeOver(join(this.folder, base)).catch(() => undefined);
+        if (file === undefined) {
+          this.#rename(`${base}.settled`, `${key}.${id}.${stamp}.settled`);
+          this.#rename(`${base}.events`, name);
+          continue;
+        }
         this.#files = [...this.#files, file].sort((left, right) => stampOf(left.log.path) - stampOf(right.log.path));
         if (file.waiting === 0) this.#drop(file);
       }
     }
     for (const [id, hasEnded] of ended) if (hasEnded) rmSync(this.#socket(id), { force: true });
+    return true;
   }
 
   /** Leave what waits to a later client. */
@@ -331,6 +342,14 @@ export class Spool {
     if (this.#isSynced || descriptor === undefined) return;
     this.#isSynced = true;
     fdatasync(descriptor, () => {}); // an error means that the file was deleted, with all its events settled
+  }
+}
+
+function readText(path: string): string | undefined {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return undefined; // of another user
   }
 }
 

@@ -134,6 +134,24 @@ test("files that were made at the same moment are all taken over", async (t) => 
   assert.equal((await open()).waiting, 2);
 });
 
+test("files of many clients are taken over some at a time; one that cannot be opened keeps no other", async (t) => {
+  const { path, open } = folder(t);
+  for (let n = 0; n < 210; n += 1) {
+    const spool = new Spool(path, KEY, 1e9);
+    spool.add(0, `{"n":${n}}`);
+    spool.close();
+  }
+  mkdirSync(join(path, "0.key"));
+  mkdirSync(files(path, ".events")[0].replace(/\d+-/, "1-"));
+  const later = await open();
+  let sent = 0;
+  const sendAll = () => {
+    for (let events; (events = later.oldest(10)).length > 0; later.settle(events, [])) sent += events.length;
+    return sent;
+  };
+  assert.deepEqual([sendAll(), await later.takeOver(...OWNER), sendAll()], [200, true, 210]);
+});
+
 test("a rejected event is not written behind a line that was cut off", async (t) => {
   const { path, open } = folder(t);
   const first = await open();
