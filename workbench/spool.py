@@ -200,7 +200,8 @@ class EventFile:
         if sys.platform == "win32":
             os.lseek(self.descriptor, position, os.SEEK_SET)
             return os.read(self.descriptor, size)
-        return os.pread(self.descriptor, size, position)
+        else:  # noqa: RET505  one of them is unreachable for mypy otherwise
+            return os.pread(self.descriptor, size, position)
 
     def _write_position(self) -> None:
         header = b"%019d\n" % self.position
