@@ -19,6 +19,8 @@ from workbench.language.redact import UNSEEN, redact_texts
         ("{{ contact }}", True),
         ("{{ contact[payload.key] }}", True),
         ("{% for each in [contact] %}{{ each.email }}{% endfor %}", True),
+        ("{% for contact in [contact] %}{{ contact.email }}{% endfor %}", True),
+        ("{% for email in contact.tags %}{{ email }}{% endfor %}", False),
         ("{% if contact.tier %}{{ contact.email }}{% endif %}", True),
     ],
 )

@@ -238,6 +238,20 @@ def test_paths_are_those_that_a_template_reads() -> None:
     assert compile_template("plain").paths == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("source", "paths"),
+    [
+        ("{% for x in [x] %}{{ x.y }}{% endfor %}", {"x"}),
+        ("{% for x in a %}{{ x }}{% else %}{{ x }}{% endfor %}", {"a", "x"}),
+        ("{% for x in a if x.b and c %}{{ x }}{% endfor %}{{ loop }}", {"a", "c", "loop"}),
+        ("{% for a in l %}{{ x.y }}{% for x in m %}{{ x.y }}{{ a }}{% endfor %}{% endfor %}", {"l", "m", "x.y"}),
+        ("{% for a, b in l %}{{ a }}{{ b.c }}{% endfor %}", {"l"}),
+    ],
+)
+def test_names_of_a_loop_hide_those_of_the_context_in_its_body_only(source: str, paths: set[str]) -> None:
+    assert compile_template(source).paths == paths
+
+
 @pytest.mark.parametrize(("size", "fits"), [(MAX_OUTPUT - 1, True), (MAX_OUTPUT, True), (MAX_OUTPUT + 1, False)])
 @pytest.mark.parametrize("character", ["x", "é"])
 def test_output_is_at_most_256_kb(size: int, fits: bool, character: str) -> None:

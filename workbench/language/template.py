@@ -447,17 +447,20 @@ def _operand(node: nodes.Node) -> Operand:
 def _context_paths(
     tree: nodes.Node, parts: Callable[[nodes.Node], Iterable[nodes.Node]] = nodes.Node.iter_child_nodes
 ) -> Iterator[str]:
-    bound = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
-    if tree.find(nodes.For) is not None:
-        bound.add("loop")
-    stack = [tree]
+    stack = [(tree, frozenset[str]())]
     while stack:
-        node = stack.pop()
+        node, bound = stack.pop()
         path = _path(node)
-        if path is None:
-            stack.extend(parts(node))
-        elif path.partition(".")[0] not in bound:
-            yield path
+        if path is not None:
+            if path.partition(".")[0] not in bound:
+                yield path
+            continue
+        inside, outside = bound, list[nodes.Node]()
+        if isinstance(node, nodes.For):
+            # The names of a loop hide those of the context in its body only: `for contact in [contact]` reads both.
+            inside |= {"loop", *(name.name for name, _ in _descend(node.target) if isinstance(name, nodes.Name))}
+            outside = [node.iter, *node.else_]
+        stack.extend((part, bound if part in outside else inside) for part in parts(node))
 
 
 def _path(node: nodes.Node) -> str | None:
