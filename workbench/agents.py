@@ -31,18 +31,22 @@ To propose an automation: look at `catalog`, write it with `draft`, try it with 
 `backtest` and `plan`. Each leaves a receipt for exactly this draft. `publish` works while all three receipts are valid;
 the organization may ask for the approval of a person as well."""
 
-# An @, also as URLs, HTML, JSON, quoted-printable and full-width texts write it, and between tags of HTML. Before it,
-# read backwards, the local part of an address. HTML needs no semicolon; `=40` is also a number unless letters follow.
-_TAGS = r"(?:<[^<>]{0,20}>){0,3}"
+# An @ and the dots of a domain, also as URLs, HTML, JSON, quoted-printable and full-width texts write them, with the
+# spaces, comments and tags that may be around an @. HTML needs no semicolon; `=40` is also a number unless letters
+# follow. Before it, read backwards, the local part of an address, or whatever is there in its place.
+_GAP = r"(?:\s|\\{1,16}[nrt]|&nbsp;|\([^()]{0,40}\)|<[^<>]{0,20}>){0,4}"
+_DOT = r"(?:[.\u3002\uff0e\uff61]|%(?:25)*2e|&#0*46;?|&#x0*2e;?|&period;|\\{1,16}u002e|=2e)"
 _AT = re.compile(
-    rf"{_TAGS}(?:@|%(?:25)*(?:40|u0040)|&#0*64;?|&#x0*40;?|&commat;|\\{{1,16}}(?:u0040|x40)|=40(?=[\w.-]{{1,250}}\.[a-z]{{2}})"
-    rf"|[\uff20\ufe6b]){_TAGS}",
+    rf"{_GAP}(?P<sign>@|%(?:25)*(?:40|u0040)|&#0*64;?|&#x0*40;?|&commat;|\\{{1,16}}(?:u0040|x40)"
+    rf"|=40(?=[\w.-]{{1,250}}(?:\.|=2e)[a-z]{{2}})|[\uff20\ufe6b]){_GAP}",
     re.IGNORECASE,
 )
 _MAX_LOCAL = 320  # characters; a valid one has 64
-_LOCAL_BACKWARDS = re.compile(r"\"\\*[^\"]{1,80}\"\\*|[^\s\"<>()\[\]{},:;\\|]{1,320}")
+_LOCAL_BACKWARDS = re.compile(r"\"\\*[^\"]{1,80}\"\\*|[^\s\"<>()\[\]{},:;|]{1,320}|[^\s\"]{1,320}")
 _DOMAIN = re.compile(
-    r"[^\s\"'<>()\[\]{},:;\\|@]{1,250}(?:[.\u3002\uff0e\uff61]|%2e)[^\s\"'<>()\[\]{},:;\\|@.]{2,}", re.IGNORECASE
+    rf"(?![\d.]+(?![^\s\"'<>,;]))[^\s\"'<>()\[\]{{}},:;\\|@]{{1,250}}?{_DOT}[^\s\"'<>()\[\]{{}},:;\\|@.]{{2,}}"
+    r"|\[[\w:.]{2,60}\]",
+    re.IGNORECASE,
 )
 
 
@@ -161,15 +165,14 @@ def mask_addresses(text: str) -> str:
     """
     pieces, end = [], 0
     for at in _AT.finditer(text):
-        domain = _DOMAIN.match(text, at.end())
         before = text[max(end, at.start() - _MAX_LOCAL) : at.start()]
         local = _LOCAL_BACKWARDS.match(before[::-1])
-        if domain is None or local is None:
+        start = at.start() - (local.end() if local is not None else 0)
+        if start == at.start("sign") or _DOMAIN.match(text, at.end()) is None:
             continue
-        start = at.start() - local.end()
         first = "" if text[start] in '"\\' else text[start]  # a lone backslash would be no JSON
         pieces += [text[end:start], first, MASK]
-        end = at.start()
+        end = at.start("sign")
     return "".join([*pieces, text[end:]])
 
 

@@ -46,12 +46,12 @@ from api.store.contacts import contact_state, find_contact, identifiers_of
 from api.store.database import Database, Transaction
 from api.store.events import count_events, list_newest_events
 from api.store.receipts import ApprovalRow, ListedApproval
-from workbench.language.actions import SendWebhook
+from workbench.language.actions import SendWebhook, filters_in
 from workbench.language.channel import channel_of
 from workbench.language.codec import decode, encode
 from workbench.language.event import Identifiers
 from workbench.language.graph import Graph, read_graph
-from workbench.language.redact import prints_address
+from workbench.language.redact import compares_address, prints_address
 from workbench.language.responses import ApprovalState, ApprovalView, ReceiptKind, ReceiptView
 from workbench.language.simulate import Trace
 from workbench.language.starts import StartSource
@@ -258,19 +258,33 @@ async def _reasons_for_approval(tx: Transaction, org_id: int, draft: AutomationR
     """Return why a person has to approve this draft, also where the organization does not ask for approvals.
 
     What a draft sends or writes may carry addresses to the agent: by a webhook, by an attribute that SQL shows, by a
-    link or an image in an email.
+    link or an image in an email. So may what it decides: which step an entry took spells an address out.
     """
-    graph = await asyncio.to_thread(read_graph, decode(draft.graph))
-    assert isinstance(graph, Graph), "publishing refuses other graphs"
-    reasons = await asyncio.to_thread(
-        lambda: [f"step {node.id} prints the email address" for node in graph.nodes if prints_address(node.action)]
+    trigger, graph = await asyncio.to_thread(
+        lambda: (read_trigger(decode(draft.trigger_spec)), read_graph(decode(draft.graph)))
     )
+    assert isinstance(trigger, Trigger), "publishing refuses other triggers"
+    assert isinstance(graph, Graph), "publishing refuses other graphs"
+    reasons = await asyncio.to_thread(_uses_of_address, trigger, graph)
     is_used = WEBHOOKS.address.is_used
     assert is_used is not None
     for node in graph.nodes:
         if isinstance(node.action, SendWebhook) and not await is_used(tx, org_id, node.action.url):
             reasons.append(f"step {node.id} sends to a host that no published automation sends to")
     return reasons
+
+
+def _uses_of_address(trigger: Trigger, graph: Graph) -> list[str]:
+    goal = graph.settings.goal
+    conditions = [
+        ("the trigger", trigger.filters),
+        ("the goal", () if goal is None else goal.filters),
+        *((f"step {node.id}", filters_in(node.action)) for node in graph.nodes),
+    ]
+    return [
+        *(f"step {node.id} prints the email address" for node in graph.nodes if prints_address(node.action)),
+        *(f"{part} compares the email address" for part, filters in conditions if compares_address(filters)),
+    ]
 
 
 async def decide(database: Database, author: Author, approval_id: str, state: ApprovalState) -> ApprovalRow | Refusal:

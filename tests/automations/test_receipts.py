@@ -187,9 +187,17 @@ async def test_another_person_approves_exactly_what_was_proposed(team: Team) -> 
     assert "rejected" in (await team.agent("POST", f"{path}/publish"))[1]["error"]
 
 
-def sending(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+HANDLES = {"condition": "true", "wait_for_event": "matched"}
+
+
+def drawn(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return a graph of one step, or of one that decides and adds a tag."""
     nodes = [{"id": "t", "type": "app_event"}, {"id": "s", "type": kind, "data": data}]
-    return {"nodes": nodes, "edges": [{"source": "t", "target": "s"}]}
+    edges = [{"source": "t", "target": "s"}]
+    if kind in HANDLES:
+        nodes.append({"id": "yes", "type": "add_tag", "data": {"tag": "yes"}})
+        edges.append({"source": "s", "target": "yes", "sourceHandle": HANDLES[kind]})
+    return {"nodes": nodes, "edges": edges}
 
 
 @pytest.mark.parametrize(
@@ -199,12 +207,14 @@ def sending(kind: str, data: dict[str, Any]) -> dict[str, Any]:
         ("send_webhook", {"url": "https://new.example/x", "body": {"n": 1}}, "sends to a host that no published"),
         ("send_webhook", {"url": "https://new.example/x"}, "step s prints the email address; step s sends to a host"),
         ("send_email", {"subject": "Hi", "body": "<img src='https://x.example/{{ email }}'>"}, "prints the email"),
+        ("condition", {"where": "contact.email == 'a@example.com'"}, "step s compares the email address"),
+        ("wait_for_event", {"event": "x", "timeoutSeconds": 60, "where": "email > 'm'"}, "step s compares the email"),
     ],
 )
 async def test_a_draft_that_may_carry_addresses_out_always_needs_an_approval_which_can_be_withdrawn(
     team: Team, kind: str, data: dict[str, Any], reason: str
 ) -> None:
-    path, _ = await team.draft(graph=sending(kind, data))
+    path, _ = await team.draft(graph=drawn(kind, data))
     await team.receipts(path)
     status, answer = await team.agent("POST", f"{path}/publish")
     assert (status, reason in answer["error"]) == (409, True), answer
@@ -215,6 +225,26 @@ async def test_a_draft_that_may_carry_addresses_out_always_needs_an_approval_whi
     assert "rejected" in (await team.agent("POST", f"{path}/publish"))[1]["error"]
     actions = [action for (action,) in await team.org.rows("action", "audit_log")]
     assert actions == ["automation.create", "automation.propose", "automation.approved", "automation.rejected"]
+
+
+async def test_a_trigger_and_a_goal_that_compare_addresses_need_an_approval_and_a_test_for_one_does_not(
+    team: Team,
+) -> None:
+    compares, exists = (
+        {"path": "email", "operator": operator, "value": "a@example.com"} for operator in ("equals", "exists")
+    )
+    goal = {"settings": {"goal": {"event": "x", "filters": [compares]}}}
+    answers = []
+    for filter_, settings in ((compares, {}), (exists, goal), (exists, {})):
+        path, _ = await team.draft(triggerSpec=SPEC | {"filters": [filter_]}, graph=graph() | settings)
+        await team.receipts(path)
+        status, answer = await team.agent("POST", f"{path}/publish")
+        answers.append((status, answer.get("error", "").rpartition("because ")[2]))
+    assert answers == [
+        (409, "the trigger compares the email address"),
+        (409, "the goal compares the email address"),
+        (200, ""),
+    ]
 
 
 async def test_what_an_agent_creates_starts_nothing_before_it_is_published(team: Team) -> None:

@@ -20,7 +20,7 @@ from mcp.client.stdio import stdio_client
 
 from api.automations.receipts import KINDS, content_hash
 from api.store.automations import find_automation, find_version
-from tests.automations.test_receipts import AGENT, DRAFT, Team, graph
+from tests.automations.test_receipts import AGENT, DRAFT, Team, drawn, graph
 from tests.routes.conftest import Service
 from workbench.agents import MAX_AUTOMATIONS, MAX_CHARACTERS, MAX_ROWS, mask_addresses
 
@@ -32,6 +32,12 @@ SPELT = [
     f"https://victim.example/?to=x.{CANARY}%40victim.example",
     f"x{CANARY}&#64;victim.example",
     f"x{CANARY}\uff20victim.example",
+    f"({CANARY})@victim.example",
+    f"{CANARY} @ victim.example",
+    f"{CANARY}\n@victim.example",
+    f"{CANARY}@[192.0.2.1]",
+    f"{CANARY}@victim&#46;example",
+    f"ad\\u00e4{CANARY}@victim.example",
 ]
 """Addresses as payloads may have them, other than plain ones."""
 STALE = "UPDATE receipts SET issued_at = issued_at - interval '2 hours' WHERE org_id = {org}"
@@ -49,6 +55,18 @@ GUESSES: list[dict[str, Any]] = [
     {"where": "'GUESS' in (contact.email | lower)"},
     {"filters": [{"path": "contact.email", "operator": "contains", "value": "GUESS"}]},
 ]
+FILTER = {"path": "contact.email", "operator": "contains", "value": "a"}
+IN_TEXT = "{% for contact in [contact] %}{{ contact.email }}{% endfor %}"
+CARRIERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (DRAFT["triggerSpec"], graph(IN_TEXT)),
+    (DRAFT["triggerSpec"], drawn("update_contact", {"attributes": {"seen": IN_TEXT}})),
+    (DRAFT["triggerSpec"], drawn("condition", {"filters": [FILTER]})),
+    (DRAFT["triggerSpec"], drawn("condition", {"where": "(email | truncate(1)) == 'a'"})),
+    (DRAFT["triggerSpec"], drawn("wait_for_event", {"event": "x", "timeoutSeconds": 60, "filters": [FILTER]})),
+    (DRAFT["triggerSpec"] | {"filters": [FILTER | {"path": "email"}]}, graph()),
+    (DRAFT["triggerSpec"], graph() | {"settings": {"goal": {"event": "x", "filters": [FILTER]}}}),
+]
+"""Drafts that would carry addresses out by what they print or by the way that their entries take."""
 QUERIES = [
     "SELECT email FROM contacts",
     "SELECT reverse(email), upper(email), encode(email::bytea, 'base64') FROM contacts",
@@ -116,7 +134,8 @@ class Agent:
         return status
 
     async def draft(self, **fields: Any) -> tuple[str, int]:
-        made = await self.use("draft", trigger_spec=DRAFT["triggerSpec"], graph=graph(), name="a", **fields)
+        written = {"trigger_spec": DRAFT["triggerSpec"], "graph": graph(), "name": "a"} | fields
+        made = await self.use("draft", **written)
         return made["id"], made["revision"]
 
     async def receipts(self, automation_id: str, kinds: tuple[str, ...] = KINDS) -> None:
@@ -125,6 +144,12 @@ class Agent:
 
 
 Attack = Callable[[Agent], Awaitable[None]]
+
+
+async def waiting(team: Team) -> list[dict[str, Any]]:
+    """Return the publications that wait for a person of the organization."""
+    approvals = (await team.person("GET", "/approvals"))[1]["approvals"]
+    return [approval for approval in approvals if approval["state"] == "waiting"]
 
 
 def attacks() -> list[Attack]:
@@ -180,13 +205,42 @@ def attacks() -> list[Attack]:
         await other.receipts(path)
         assert await agent.http("POST", f"{path}/publish") == 404
 
+    async def across_organizations(agent: Agent) -> None:
+        """Use every tool on an automation of another organization, and let a person there decide about it."""
+        other = Team(await agent.team.org.service.organization())
+        path, revision = await other.draft()
+        there = path.rpartition("/")[2]
+        event = {"event": "deposit", "contact": {"externalId": "victim"}}
+        for tool in ("check", "backtest", "plan"):
+            assert "error" in await agent.use(tool, automation_id=there)
+        assert "error" in await agent.use("simulate", automation_id=there, event=event)
+        assert "error" in await agent.use("publish", automation_id=there, revision=revision)
+        changed = {"automation_id": there, "revision": revision, "trigger_spec": DRAFT["triggerSpec"], "graph": graph()}
+        assert "error" in await agent.use("draft", **changed)
+        assert there not in str(await agent.use("automations"))
+        automation_id, _ = await agent.draft(graph=graph("{{ email }}"))
+        await agent.receipts(automation_id)
+        assert await agent.http("POST", f"/automations/{automation_id}/publish") == 409
+        (approval,) = [row for row in await waiting(agent.team) if row["automationId"] == automation_id]
+        assert (await other.person("POST", f"/approvals/{approval['id']}/approve"))[0] == 404
+        assert await waiting(other) == []
+
+    def carrying(spec: dict[str, Any], steps: dict[str, Any]) -> Attack:
+        async def attack(agent: Agent) -> None:
+            automation_id, _ = await agent.draft(trigger_spec=spec, graph=steps)
+            await agent.receipts(automation_id)
+            assert await agent.http("POST", f"/automations/{automation_id}/publish") == 409
+            assert automation_id in {row["automationId"] for row in await waiting(agent.team)}
+
+        return attack
+
     async def unapproved(agent: Agent) -> None:
         await agent.team.person("PUT", "/organization", {"approvals": True})
         automation_id, _ = await agent.draft()
         await agent.receipts(automation_id)
         for _ in range(2):
             assert await agent.http("POST", f"/automations/{automation_id}/publish") == 409
-        (approval,) = (await agent.team.person("GET", "/approvals"))[1]["approvals"]
+        (approval,) = [row for row in await waiting(agent.team) if row["automationId"] == automation_id]
         assert await agent.http("POST", f"/approvals/{approval['id']}/approve") == 403
         await agent.team.person("PUT", "/organization", {"approvals": False})
 
@@ -260,7 +314,8 @@ def attacks() -> list[Attack]:
         after(None, {"triggerSpec": {"type": "app_event", "event": "x"}}),
     ]
     made += [racing(number) for number in range(4)]
-    made += [of_another_automation, of_another_organization, unapproved, reading]
+    made += [of_another_automation, of_another_organization, across_organizations, unapproved, reading]
+    made += [carrying(*carrier) for carrier in CARRIERS]
     made += [guessing(guess) for guess in GUESSES]
     made += [simulating(text) for text in TEXTS] + [querying(query) for query in QUERIES]
     return made + [forbidden(*call) for call in FORBIDDEN]
@@ -348,7 +403,18 @@ async def test_hostile_sessions_publish_nothing_without_receipts_and_see_no_addr
         ("ada%u0040example.com", "a•••%u0040example.com"),
         (r'{"a":"ada\\u0040example.com"}', r'{"a":"a•••\\u0040example.com"}'),
         ("ada=40example.com, ?amount=40.99&rate=400.50", "a•••=40example.com, ?amount=40.99&rate=400.50"),
-        ("ada@<wbr>example.com <b>ada</b>@example.com", "a•••@<wbr>example.com <b>a•••</b>@example.com"),
+        ("ada@<wbr>example.com <b>ada</b>@example.com", "a•••@<wbr>example.com <b>a•••@example.com"),
+        (
+            "(ada)@example.com, ada (work) @ example.com; {ada}@example.com",
+            "(•••@example.com, a•••@ example.com; {•••@example.com",
+        ),
+        (
+            "ada@[127.0.0.1] ada@example&#46;com ada&commat;example&period;com",
+            "a•••@[127.0.0.1] a•••@example&#46;com a•••&commat;example&period;com",
+        ),
+        (r'{"a":"ada@\nexample.com ada\\@example.com"}', r'{"a":"a•••@\nexample.com a•••@example.com"}'),
+        (r'{"a":"ad\\u00e4@example.com"}', '{"a":"a•••@example.com"}'),
+        ("1 @ 10.50 each, payload @> x", "1 @ 10.50 each, payload @> x"),
     ],
 )
 def test_addresses_in_answers_are_masked(text: str, masked: str) -> None:

@@ -25,12 +25,12 @@ from workbench.language.check import context_paths
 from workbench.language.event import LOG_NAME
 from workbench.language.graph import Graph, Node
 from workbench.language.onchain import ZERO_ADDRESS
+from workbench.language.redact import ADDRESS_PATHS, compares_address
 from workbench.language.simulate import SimulatedAutomation
 from workbench.language.trigger import containment_patterns
 from workbench.sql import SqlQuery, Stream, sql, statement
 
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
-_ADDRESSES = frozenset({"email", "contact", "contact.email"})
 
 
 class EventPattern(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ def filters_on_addresses(automation: SimulatedAutomation) -> bool:
         *goal,
         *(filter_ for node in graph.nodes for filter_ in filters_in(node.action)),
     )
-    return any(not _ADDRESSES.isdisjoint(filter_.paths) and filter_.operator != "exists" for filter_ in filters)
+    return compares_address(filters)
 
 
 def _reads_addresses(automation: SimulatedAutomation) -> bool:
@@ -144,7 +144,7 @@ def _reads_addresses(automation: SimulatedAutomation) -> bool:
     uses_addresses = any(node.action.channel not in (None, INAPP) for node in graph.nodes)
     if uses_addresses or filters_on_addresses(automation):
         return True
-    return any(not _ADDRESSES.isdisjoint(context_paths(node)) for node in graph.nodes)
+    return any(not ADDRESS_PATHS.isdisjoint(context_paths(node)) for node in graph.nodes)
 
 
 _MAX_EVENTS_PER_QUERY = 300_000  # a query may stream for five minutes

@@ -6,7 +6,7 @@ replaced by `UNSEEN`. A rendered text cannot be masked afterwards, because it ca
 `{{ email | urlencode }}`. If the template of a stored message reads an address, the text is replaced by the template.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from workbench.language.channel import Channel, channel_of
 from workbench.language.codec import Json, decode, encode
 from workbench.language.decision import Decision
 from workbench.language.event import mask_email
-from workbench.language.filter import Verdict
+from workbench.language.filter import Filter, Verdict
 from workbench.language.run import ContactUpdated, Effect, EntryJoined, Step, TagAdded, TagRemoved
 from workbench.language.template import TemplateError, compile_template
 
@@ -38,7 +38,7 @@ _SHOWN_DETAILS = frozenset(
         "entryId",
     }
 )
-_ADDRESS_PATHS = frozenset({"email", "contact", "contact.email"})
+ADDRESS_PATHS = frozenset({"email", "contact", "contact.email"})
 
 
 def redact_decision(decision: Decision, visible: Decision) -> Decision:
@@ -118,6 +118,11 @@ def prints_address(action: Action) -> bool:
     return any(map(_reads_address, templates_in(action)))
 
 
+def compares_address(filters: Iterable[Filter]) -> bool:
+    """Return whether a filter depends on the address of the contact, and not only on whether there is one."""
+    return any(not ADDRESS_PATHS.isdisjoint(filter_.paths) and filter_.operator != "exists" for filter_ in filters)
+
+
 def _redact_text(template: Json, text: str) -> str:
     """Return the text, or its template if that reads an address."""
     match template:
@@ -135,6 +140,6 @@ def _redact_text(template: Json, text: str) -> str:
 
 def _reads_address(template: str) -> bool:
     try:
-        return not _ADDRESS_PATHS.isdisjoint(compile_template(template).paths)
+        return not ADDRESS_PATHS.isdisjoint(compile_template(template).paths)
     except TemplateError:
         return True
