@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+import msgspec
 import pytest
 
 from workbench.language.page import PageSection, RelativeTime, cell_text, chart_svg, page_html
@@ -62,6 +63,61 @@ def test_columns_of_sql_are_shown_as_they_are_named_and_only_those_of_reports_ha
 
     assert texts(report=False) == [*columns, "x", "3", "90", "false"]
     assert texts(report=True) == ["from", "rate", "after", "", "x", "300.0%", "1 minute 30 seconds", "in part"]
+
+
+WEEKS = [datetime(2026, 11, day, tzinfo=UTC) for day in (9, 16)]
+RETENTION = PageSection(
+    title="Back",
+    columns=("cohort", "size", "number", "contacts", "share", "complete"),
+    rows=[
+        (WEEKS[0], 10, 0, 10, 1.0, True),
+        (WEEKS[0], 10, 1, 4, 0.4, True),
+        (WEEKS[0], 10, 2, 2, 0.2, False),
+        (WEEKS[1], 1_000, 0, 1_000, 1.0, True),
+        (WEEKS[1], 1_000, 1, 0, 0.0, False),
+    ],
+    report=True,
+    titles={"number": "week"},
+)
+
+
+def cells(page: str) -> list[list[str]]:
+    """Return the texts of the table of a page, row by row."""
+    return [re.findall(r"<t[hd] [^>]*>([^<]*)<", row) for row in page.split("<tr>")[1:]]
+
+
+def test_a_report_by_cohort_has_a_row_for_each_cohort_and_shades_its_cells() -> None:
+    page = page_html("t", [RETENTION], NOW, charts=False)
+    assert cells(page) == [
+        ["cohort", "size", "week 0", "week 1", "week 2"],
+        ["2026-11-09", "10", "100.0%", "40.0%", "20.0%*"],
+        ["2026-11-16", "1,000", "100.0%", "0.0%*", ""],
+    ]
+    assert re.findall(r"220,(0\.\d\d)", page) == ["0.55", "0.55", "0.28", "0.55", "0.00"]
+    assert "The share of the cohort that came back. Week 0 is that of the first event. * In part" in page
+    assert cells(page_html("t", [RETENTION], NOW)) == cells(page)  # without a chart
+    cut = msgspec.structs.replace(RETENTION, complete=False)  # more rows of the last cohort were not read
+    assert ("2026-11-16" in page_html("t", [cut], NOW), "The first 1 row;" in page_html("t", [cut], NOW)) == (
+        False,
+        True,
+    )
+
+
+def test_a_report_of_sums_by_cohort_and_segment_has_a_row_for_each_of_both() -> None:
+    columns = ("segment", "cohort", "size", "number", "events", "total", "per_contact", "so_far", "complete")
+    rows = [
+        (segment, WEEKS[0], 2, number, 1, Decimal(5), Decimal("2.5"), value, True)
+        for segment in ("old", "new")
+        for number, value in enumerate((Decimal("2.5"), None if segment == "new" else Decimal(5)))
+    ]
+    section = PageSection(title="t", columns=columns, rows=rows, report=True, titles={"number": "month"})
+    assert cells(page_html("t", [section], NOW)) == [
+        ["segment", "cohort", "size", "month 0", "month 1"],
+        ["old", "2026-11-09", "2", "2.50", "5.00"],
+        ["new", "2026-11-09", "2", "2.50", ""],
+    ]
+    plain = msgspec.structs.replace(section, report=False)
+    assert len(cells(page_html("t", [plain], NOW))) == 5  # columns of SQL are shown as they are
 
 
 def test_a_chart_of_more_than_30_bars_says_how_many_rows_it_leaves_out() -> None:

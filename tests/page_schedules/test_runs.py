@@ -3,6 +3,7 @@
 import asyncio
 import email
 import email.policy
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,8 @@ from tests.routes.conftest import SECRET, Org, Service, serving
 from tests.segments.conftest import LateClock
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode
+from workbench.language.reports import Retention, report_query, start_of_period
+from workbench.sql import statement
 
 SECTION = {"title": "Events", "sql": "SELECT event, count(*) AS events FROM app_events GROUP BY 1 ORDER BY 1"}
 PAGE = {"title": "Monday", "sections": [SECTION], "cron": "0 8 * * *", "to": ["Boss@example.com"]}
@@ -119,6 +122,21 @@ async def test_a_page_is_mailed_once_however_many_engines_run(team: Mailing) -> 
     (run,) = await team.runs(schedule_id)
     assert (run["state"], run["sent"], run["waiting"], run["failed"], run["error"]) == ("done", 2, 0, 0, None)
     assert (await team.call("GET", f"/{schedule_id}/runs/{run['id']}"))[1]["html"] == page.replace("\r\n", "\n")
+
+
+async def test_retention_is_mailed_as_a_table_with_a_row_for_each_cohort(team: Mailing) -> None:
+    assert (await team.org.post({"event": "signup", "contact": {"externalId": "u1"}}))[0] == 202
+    week = Retention(start="signup", every="week", periods=2, since=start_of_period(team.clock.now(), "week", 2))
+    query = report_query(week, statement)
+    titles = {"number": "week"}
+    section = {"title": "Back", "sql": query.text, "params": query.params, "report": True, "titles": titles}
+    schedule_id = await team.schedule(sections=[section])
+    assert await next_day(team, schedule_id) == ("done", 1, 0, None)
+    (sent,) = team.emails
+    (attached,) = sent.iter_attachments()
+    for text in (attached.get_content(), sent.get_body(("html",)).get_content()):
+        rows = [re.findall(r"<t[hd] [^>]*>([^<]*)<", row) for row in text.split("<tr>")[1:]]
+        assert (rows[0], rows[1][1:], len(rows)) == (["cohort", "size", "week 0"], ["1", "100.0%*"], 2)
 
 
 async def test_a_mail_server_that_fails_is_tried_again_after_the_delays_of_emails(team: Mailing) -> None:

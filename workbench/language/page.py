@@ -5,7 +5,8 @@ its author. A page loads nothing: it contains its styles, charts are SVG, and it
 everything else. It is light or dark like the reader's system, and can be printed.
 
 Charts are simpler than in a notebook: one number, as columns over time or as bars by name. The table below a chart has
-all numbers, for people who cannot see the chart. Mail programs remove SVG, so emails have only tables (`charts=False`).
+all numbers, for people who cannot see the chart. Mail programs remove SVG, so emails have only tables (`charts=False`). A
+report by cohort is a table with a row for each cohort, in which the shade of a cell is its value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -149,6 +150,8 @@ _WIDTH, _LABELS, _BAR, _HEIGHT = 640, 220, 22, 180  # pixels
 
 def chart_svg(section: PageSection) -> Markup:
     """Return a chart of a section, or nothing if its rows have no name or time of their own, or no number."""
+    if _cohort_value(section) is not None:  # its table is shaded
+        return Markup("")
     rows, names = section.rows, section.columns
     over_time = _column_of(rows, datetime) if len(rows) <= _MAX_COLUMNS else None
     by_name = next((column for kind in (str, list) if (column := _column_of(rows, kind)) is not None), None)
@@ -244,21 +247,83 @@ def _columns_over_time(values: list[float], texts: list[str], shown: list[str]) 
 
 
 class _Table(msgspec.Struct, frozen=True):
-    headings: list[tuple[str, bool]]  # whether the cells are numbers
-    rows: list[list[tuple[str, bool]]]
+    """Texts, each with the CSS of its cell, because mail programs remove <style>. `note`: how to read them."""
+
+    headings: list[tuple[str, str]]
+    rows: list[list[tuple[str, str]]]
+    note: str = ""
+
+
+_CELL = "padding:2px 10px 2px 0;border-bottom:1px solid #c9cdd6;vertical-align:top;text-align:"
+_LEFT, _RIGHT = f"{_CELL}left", f"{_CELL}right"
+_SHADED = f"{_CELL}right;padding-left:10px;background:rgba(97,102,220,{{:.2f}})"
+_DARKEST = 0.55  # the text stays legible on it, light or dark
 
 
 def _table(section: PageSection) -> _Table:
+    value = _cohort_value(section)
+    if value is not None:
+        return _cohort_table(section, value)
     numeric = [any(_is_number(row[index]) for row in section.rows) for index in range(len(section.columns))]
     rows = [
         [
-            (printable(_cell(section, name, value)), is_number)
+            (printable(_cell(section, name, value)), _RIGHT if is_number else _LEFT)
             for name, value, is_number in zip(section.columns, row, numeric, strict=True)
         ]
         for row in section.rows
     ]
-    headings = [_heading(section, name) for name in section.columns]
-    return _Table(list(zip(headings, numeric, strict=True)), rows)
+    headings = [
+        (_heading(section, name), _RIGHT if is_number else _LEFT)
+        for name, is_number in zip(section.columns, numeric, strict=True)
+    ]
+    return _Table(headings, rows)
+
+
+def _cohort_value(section: PageSection) -> str | None:
+    """Return the column that fills the cells of a report by cohort; None for all other results."""
+    if not section.report or not {"cohort", "size", "number", "complete"}.issubset(section.columns):
+        return None
+    return next((name for name in ("share", "so_far") if name in section.columns), None)
+
+
+def _cohort_table(section: PageSection, value: str) -> _Table:
+    """Return a table with a row for each cohort, and a column for each number of periods since its own."""
+    keys = [name for name in ("segment", "cohort", "size") if name in section.columns]
+    cohorts: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
+    for row in (dict(zip(section.columns, row, strict=True)) for row in section.rows):
+        cohorts.setdefault(tuple(row[key] for key in keys), {})[row["number"]] = row
+    if not section.complete and len(cohorts) > 1:
+        cohorts.popitem()  # of which only the first rows were read
+    cells = [row for of_cohort in cohorts.values() for row in of_cohort.values()]
+    # A share of 100 % in the cohort's own period would leave little of the scale to the others.
+    scaled = [row for row in cells if _is_number(row[value]) and not (value == "share" and row["number"] == 0)]
+    largest = max((float(row[value]) for row in scaled), default=0.0)
+
+    def cell(row: dict[str, Any] | None) -> tuple[str, str]:
+        if row is None:
+            return "", _RIGHT
+        depth = min(float(row[value]) / largest, 1.0) if largest > 0 and _is_number(row[value]) else 0.0
+        mark = "" if row["complete"] else "*"
+        return printable(_cell(section, value, row[value]) + mark), _SHADED.format(max(depth, 0.0) * _DARKEST)
+
+    styles = [_RIGHT if key == "size" else _LEFT for key in keys]
+    numbers = sorted({row["number"] for row in cells})
+    rows = [
+        [(printable(_cell(section, key, part)), style) for key, part, style in zip(keys, cohort, styles, strict=True)]
+        + [cell(of_cohort.get(number)) for number in numbers]
+        for cohort, of_cohort in cohorts.items()
+    ]
+    period = _heading(section, "number")
+    headings = [(_heading(section, key), style) for key, style in zip(keys, styles, strict=True)]
+    headings += [(f"{period} {number}", _RIGHT) for number in numbers]
+    what = "share of the cohort that came back" if value == "share" else "total per contact so far"
+    note = f"The {what}. {period.capitalize()} 0 is that of the first event."
+    note += (
+        ""
+        if all(row["complete"] for row in cells)
+        else f" * In part: a {period} that the report does not cover entirely."
+    )
+    return _Table(headings, rows, note)
 
 
 def _cell(section: PageSection, column: str, value: Any) -> str:
@@ -269,8 +334,7 @@ def _heading(section: PageSection, column: str) -> str:
     return column_title(column, section.titles) if section.report else column
 
 
-# The policy forbids everything that a page does not need. Mail programs remove <style>, so cells have their alignment
-# and border themselves.
+# The policy forbids everything that a page does not need.
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -324,22 +388,25 @@ th, td { border-color: var(--line) !important }
 {{ chart }}
 <div class="wide" role="region" aria-labelledby="s{{ loop.index }}" tabindex="0"><table>
 <thead><tr>
-{% for text, number in table.headings %}
-<th scope="col" style="{{ cell }}{{ right if number else left }}">{{ text }}</th>
+{% for text, style in table.headings %}
+<th scope="col" style="{{ style }}">{{ text }}</th>
 {% endfor %}
 </tr></thead>
 <tbody>
 {% for row in table.rows %}
 <tr>
-{% for text, number in row %}
-<td style="{{ cell }}{{ right if number else left }}">{{ text }}</td>
+{% for text, style in row %}
+<td style="{{ style }}">{{ text }}</td>
 {% endfor %}
 </tr>
 {% endfor %}
 </tbody>
 </table></div>
+{% if table.note %}
+<p class="soft">{{ table.note }}</p>
+{% endif %}
 {% if not section.complete %}
-<p class="soft">The first {{ table.rows | length }} rows; the query returns more.</p>
+<p class="soft">The first {{ quantity(table.rows | length, "row") }}; the query returns more.</p>
 {% endif %}
 {% endif %}
 {% if section.query_hash %}
@@ -351,11 +418,10 @@ th, td { border-color: var(--line) !important }
 </body>
 </html>
 """
-_CELL = "padding:2px 10px 2px 0;border-bottom:1px solid #c9cdd6;vertical-align:top;"
 
 
 @cache
 def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {"cell": _CELL, "right": "text-align:right", "left": "text-align:left"}
+    environment.globals["quantity"] = quantity
     return environment.from_string(_PAGE)
