@@ -17,9 +17,10 @@ from workbench.catalog import Catalog
 from workbench.connection import Connection
 from workbench.display.payload import python_number
 from workbench.display.widgets import Content, FormWindow, show
-from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError
+from workbench.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, WorkbenchError
 from workbench.language.codec import MalformedJsonError, decode, encode, printable
 from workbench.language.payload_schema import PropertyPath
+from workbench.language.responses import PropertiesView
 from workbench.reports import Reports
 
 Values: TypeAlias = Mapping[str, str]
@@ -134,16 +135,33 @@ class Forms:
 
     # Funnel and retention
 
-    def _funnel_fields(self, _values: Values) -> Sequence[FormInput]:
-        names = self._catalog.names
+    def _funnel_fields(self, values: Values) -> Sequence[FormInput]:
+        names = ("", *self._catalog.names)
+        steps = [(f"step_{number}", f"Step {number}") for number in range(1, MAX_FUNNEL_STEPS + 1)]
+        groups, by, within = self._groups(values.get("step_1", "")), values.get("by", ""), ("1h", "1d", "7d", "30d")
         return [
             *(
-                FormInput(f"step_{number}", f"Step {number}", "", ("", *names), "choice", required=number <= 2)
-                for number in range(1, MAX_FUNNEL_STEPS + 1)
+                FormInput(step, label, values.get(step, ""), names, "choice", required=number < 2, reloads=number == 0)
+                for number, (step, label) in enumerate(steps)
             ),
-            FormInput("within", "Within", "7d", ("1h", "1d", "7d", "30d"), required=True, help="from the first step"),
-            FormInput("days", "Days", "30", kind="number", required=True),
-            FormInput("by", "Split by", help="asset, or contact.plan"),
+            FormInput(
+                "within", "Within", values.get("within", "7d"), within, required=True, help="from the first step"
+            ),
+            FormInput("days", "Days", values.get("days", "30"), kind="number", required=True),
+            FormInput(
+                "by", "Split by", by if by in groups else "", ("", *groups), "choice", help="of step 1, or of contacts"
+            ),
+        ]
+
+    def _groups(self, event: str) -> list[str]:
+        """Return what contacts can be split by: the values in the payloads of an event, and attributes of contacts."""
+        attributes: Sequence[PropertyPath] = ()
+        with suppress(PermissionDeniedError):
+            attributes = msgspec.convert(self._connection.get("/contacts/properties"), PropertiesView).paths
+        return [
+            *_plain_paths(self._paths(event)),
+            "contact.segments",
+            *(f"contact.{path}" for path in _plain_paths(attributes)),
         ]
 
     def _funnel(self, values: Values) -> FormCall:
@@ -227,11 +245,8 @@ class Forms:
 
     def _payload(self, event: str | None) -> list[FormInput]:
         """Return a field for each path at the top of the payloads of an event, with the values that were seen."""
-        paths: Sequence[PropertyPath] = ()
-        with suppress(NotFoundError):  # no such event was received yet
-            paths = self._catalog[event].paths if event else ()
         fields = []
-        for path in paths:
+        for path in self._paths(event):
             if "." in path.path or "[" in path.path:
                 continue
             seen = dict.fromkeys([*(_text(share.value) for share in path.top_values), *map(_text, path.samples)])
@@ -239,6 +254,11 @@ class Forms:
             kinds = " or ".join(_KINDS.get(kind, kind) for kind in path.types)
             fields.append(FormInput(f"{_PAYLOAD}{path.path}", path.path, next(iter(options), ""), options, help=kinds))
         return fields
+
+    def _paths(self, event: str | None) -> Sequence[PropertyPath]:
+        with suppress(NotFoundError):  # no such event was received yet
+            return self._catalog[event].paths if event else ()
+        return ()
 
     def _event(self, values: Values) -> FormCall:
         code, automation = self._chosen(values)
@@ -301,6 +321,11 @@ def _number(values: Values, name: str) -> int:
     if not text.strip().isdecimal():
         raise InvalidArgumentError(f"{name} must be a whole number, not {text!r}")
     return int(text)
+
+
+def _plain_paths(paths: Sequence[PropertyPath]) -> list[str]:
+    """Return the paths with texts, numbers or booleans that are in no list."""
+    return [path.path for path in paths if "[" not in path.path and path.types.keys() - {"object", "array"}]
 
 
 def _text(value: Any) -> str:

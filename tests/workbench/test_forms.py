@@ -19,7 +19,7 @@ def wb(running: Running) -> Workbench:
     for usd, plan in ((5, "pro"), (12.5, "007")):
         payload = {"usd": usd, "plan": plan, "by": {"card": True}}  # a form has no fields for objects
         wb.events.send("form:paid", external_id="form-1", payload=payload)
-    wb.events.send("form:back", external_id="form-1")
+    wb.events.send("form:back", external_id="form-1", attributes={"level": 3})
     return wb
 
 
@@ -55,7 +55,16 @@ def test_an_event_is_tried_with_the_values_that_were_seen(wb: Workbench) -> None
 
 
 def test_a_funnel_and_retention_are_the_reports_that_they_show(wb: Workbench) -> None:
-    assert fields(wb.forms, "funnel")["step_3"]["options"][0] == ""
+    empty = fields(wb.forms, "funnel")
+    assert (empty["step_3"]["options"][0], empty["step_1"]["reloads"], empty["days"]["value"]) == ("", True, "30")
+    chosen = fields(wb.forms, "funnel", step_1="form:paid", step_2="form:back", days="7", by="plan")
+    assert [chosen[name]["value"] for name in ("step_1", "step_2", "days", "within", "by")] == [
+        *("form:paid", "form:back", "7", "7d", "plan")
+    ]
+    assert [*chosen["by"]["options"][:5]] == ["", "by.card", "plan", "usd", "contact.segments"]
+    assert "contact.level" in chosen["by"]["options"]
+    other = fields(wb.forms, "funnel", step_1="form:back", by="plan")["by"]
+    assert (other["value"], [*other["options"][:2]]) == ("", ["", "contact.segments"])
     steps = {"step_1": "form:paid", "step_2": "", "step_3": "form:back"}
     funnel = ask(wb.forms, "funnel", "run", **steps, within="1d", days="7", by="plan")
     assert funnel["code"] == "wb.funnel(['form:paid', 'form:back'], within='1d', days=7, by='plan')"
