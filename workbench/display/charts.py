@@ -73,7 +73,14 @@ def chart_html(name: str, frame: pl.DataFrame, every: str = "period") -> str:
         chart(name, frame, every)
         .configure(background="transparent", font=_FONT)
         .configure_view(stroke=None)
-        .configure_axis(labelColor=_GREY, titleColor=_GREY, gridOpacity=0.25, domainColor=_GREY, tickColor=_GREY)
+        .configure_axis(
+            labelColor=_GREY,
+            labelSeparation=8,  # pixels; labels that are nearer are left out
+            titleColor=_GREY,
+            gridOpacity=0.25,
+            domainColor=_GREY,
+            tickColor=_GREY,
+        )
         .configure_legend(labelColor=_GREY, titleColor=_GREY)
     )
     source = vl_convert.vegalite_to_svg(styled.to_dict())
