@@ -73,6 +73,17 @@ def test_a_simulation_takes_the_event_that_was_sent() -> None:
         automation.simulate({"event": "deposit", "external_id": "u1"})
 
 
+def test_a_test_send_takes_the_event_that_was_sent(running: Running) -> None:
+    mail = running.workbench().automation("spelt mail").on("deposit").send_email("{{ amount }}", "Hi").save()
+    to = {"email": "me@example.com"}
+    now, address = datetime.now(UTC), "spelt@example.com"
+    by_name = mail.send_test("deposit", to=to, **KEYWORDS | {"occurred_at": now, "email": address})
+    by_json = mail.send_test(
+        JSON | {"occurredAt": now.isoformat(), "contact": {"externalId": "u1", "email": address}}, to=to
+    )
+    assert [(message.outcome, message.title) for message in (*by_name, *by_json)] == [("sent", "5")] * 2
+
+
 def test_a_stored_contact_explains_the_same_event(running: Running) -> None:
     wb = running.workbench()
     gift = wb.automation("spelt gift").on("spelt:deposit").where("amount", eq=5).add_tag("gift").save()
@@ -85,5 +96,9 @@ def test_a_stored_contact_explains_the_same_event(running: Running) -> None:
     [by_name] = contact.explain(gift, "spelt:deposit", payload={"amount": 5})
     [by_json] = contact.explain(gift, {"event": "spelt:deposit", "payload": {"amount": 5}})
     assert (stored.matched, by_id, by_name.matched, by_name.reasons) == (False, stored, True, by_json.reasons)
+    [by_whole] = contact.explain(
+        gift, JSON | {"event": "spelt:deposit", "occurredAt": datetime.now(UTC).isoformat()}
+    )  # as it is sent, with its contact and key
+    assert (by_whole.matched, by_whole.reasons) == (True, by_json.reasons)
     with pytest.raises(InvalidArgumentError, match="payload cannot be changed"):
         contact.explain(gift, stored.event_id, payload={})
