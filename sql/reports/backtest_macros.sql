@@ -145,7 +145,7 @@ WHERE old IS NULL AND new IS NOT NULL
 {% macro absorbed() %}
 SELECT DISTINCT member_id, contact_id FROM ({{ merges() }}) m WHERE member_id <> contact_id
 {%- endmacro %}
-{# The contacts with rows, and those that were one with another contact until the undo of a merge. #}
+{# The contacts with rows, and those that are one with another contact, whose rows may not have moved yet, or were until the undo. #}
 {% macro contacts(selection, sample, merged) %}
 SELECT contact_id FROM (
     {{ rows(selection, sample, narrow=true) }}) e
@@ -153,7 +153,7 @@ SELECT contact_id FROM (
 
     UNION ALL
     SELECT unnest(ARRAY[u.contact_id, coalesce(s.keep_id, u.into_id)])
-    FROM ({{ merges() }}) u LEFT JOIN ({{ survivors() }}) s ON s.contact_id = u.into_id WHERE u.undone_at IS NOT NULL
+    FROM ({{ merges() }}) u LEFT JOIN ({{ survivors() }}) s ON s.contact_id = u.into_id
 {%- endif %}
 {%- endmacro %}
 {# Logs of the period: those that may start an entry, for the contact of their wallet, and those that a step may wait for. #}

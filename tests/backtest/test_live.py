@@ -1,6 +1,7 @@
 """What was live in a period, played with the versions and pauses of that time, agrees with what the engine did."""
 
 from collections import Counter
+from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.installation import until
 from tests.running import Running
 from workbench import Automation, InvalidArgumentError, NotFoundError, Workbench
+from workbench.backtest.source import BacktestSource, Window
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,30 @@ def test_moved_entries_are_played_on_the_version_that_they_continued_on(wb: Work
     assert backtest.differences().rows() == []
     assert backtest.agreement == "Agrees with 4 of 4 real entries."
     assert sorted(backtest.frame().filter(pl.col("outcome") == "sent")["node"]) == ["One", "Two", "Two"]
+
+
+def test_contacts_that_change_while_they_are_read_are_read_again(
+    wb: Workbench, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automation = wb.automation("meanwhile").on("lv:met").send_inapp("Hi", "there").publish()
+    identifiers = [{"walletAddress": f"0x17f{0:037x}"}, {"externalId": "lv-met-1"}, {"externalId": "lv-met-2"}]
+    wb.events.send_many([{"event": "lv:met", "contact": sent} for sent in identifiers])
+    wait_for_states(automation, completed=3)
+    others = running.workbench_with("contacts:read,contacts:erase,automations:write,automations:publish")
+    kept = others.contact(wallet_address=identifiers[0]["walletAddress"])
+    absorbed, erased = (others.contact(external_id=sent["externalId"]) for sent in identifiers[1:])
+    changes = [others.merge(kept, absorbed).apply, erased.erase, lambda: None]
+    read_contacts = BacktestSource.contacts
+
+    def read_before_a_change(source: BacktestSource, window: Window) -> Generator[pl.DataFrame]:
+        yield from read_contacts(source, window)
+        changes.pop(0)()
+
+    monkeypatch.setattr(BacktestSource, "contacts", read_before_a_change)
+    backtest = automation.backtest(days=1, version="live")
+    assert changes == []
+    assert backtest.differences().rows() == []
+    assert backtest.agreement == "Agrees with 2 of 2 real entries."
 
 
 @pytest.mark.parametrize(

@@ -411,7 +411,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     assert simulated_bodies(entries) == await bodies(bench, automation_id)
     rows = await bench.entries("event_id::text, state, outcome, node_id, automation_id::text")
     assert ends(entries) == {tuple(row[:4]) for row in rows if row[4] == automation_id}
-    real = read_real_entries(await past.frame("entries"), await past.frame("steps"))
+    real = read_real_entries(await past.frame("entries"))
     version = PublishedVersion(since, 1, trigger, graph_of(written))
     live = LivePast(live_changes([version], [], "live"), failures=recorded_failures(real))
     played = list(backtest(automation, first, stored, until, RETRIES, messages, made, live))
@@ -453,7 +453,7 @@ async def test_deliveries_fail_as_they_did(bench: EngineBench) -> None:
     past = BacktestReader(bench, automation_id, since, until)
     stored = await past.events()
     first, made = contact_since(await past.contact(), await past.changes(), stored)
-    real = read_real_entries(await past.frame("entries"), await past.frame("steps"))
+    real = read_real_entries(await past.frame("entries"))
     graph = written_graph(nodes, [("0", "1"), ("1", "2")], {})
     version = PublishedVersion(since, 1, Trigger(names=frozenset({"deposit"})), graph_of(graph))
     live = LivePast(live_changes([version], [], "live"), failures=recorded_failures(real))

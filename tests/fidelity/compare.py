@@ -194,7 +194,8 @@ class Comparison:
         label = BacktestLabel("a", saved=True)
         versions = played.versions.get(number)
         live = None if versions is None else LivePayload(tuple(versions), (), "live")
-        arguments = self._stage.connection, label, (payload,), automation_id, request, live
+        read_live = None if live is None else lambda: live
+        arguments = self._stage.connection, label, (payload,), automation_id, request, read_live
         result = await asyncio.to_thread(run, *arguments)
         if live is not None:
             self.expect("backtest: differences", result.differences().rows(), [], where)

@@ -12,6 +12,7 @@ from workbench.language.run import TERMINAL, State, Step
 from workbench.language.timeline import RecordedFailure, SimulatedEntry
 
 ONLY_SIMULATED = "the engine made no entry for the event"
+_ONLY_BACKTEST = "only the backtest takes this step"
 _SAME_TIME = timedelta(seconds=1)  # between the moments of a step: the engine counts retries from the real time
 
 
@@ -102,7 +103,9 @@ def _difference(
         if step is None or other is None:
             only = step or other
             assert only is not None
-            reason = "only the backtest takes this step" if step is None else "only the engine took this step"
+            reason = "only the engine took this step"
+            if step is None:
+                reason = "the engine has not taken this step" if real.ended_at is None else _ONLY_BACKTEST
             texts = ("" if step is None else step.text, "" if other is None else other.text)
             return Difference(*began, only.node_id, only.at, *texts, moved or reason)
         if step.node_id != other.node_id:
@@ -113,7 +116,8 @@ def _difference(
         if abs(step.at - other.at) >= _SAME_TIME:
             texts = (step.at.isoformat(" ", "seconds"), other.at.isoformat(" ", "seconds"))
             return Difference(*began, step.node_id, step.at, *texts, moved or "another time")
-    is_over = real.ended_at is not None and real.ended_at < until
+    # A late engine ends an entry after `until` with a step of a moment before.
+    is_over = real.ended_at is not None and (real.ended_at < until or run.state in TERMINAL)
     endings = _ending(real.state, real.outcome) if is_over else "", _ending(run.state, run.outcome)
     if (is_over or run.state in TERMINAL) and endings[0] != endings[1]:
         return Difference(*began, run.node_id, real.ended_at or event.at, *endings, moved or "another end")

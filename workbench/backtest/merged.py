@@ -2,8 +2,8 @@
 
 Before a merge, and after its undo, a contact has events, changes and entries of its own. What merge and undo did to the
 kept contact is simulated, so their recorded changes are left out. Of a merge whose contact was not read the recorded
-ones take effect; it had no event since the beginning. Contacts that were one until an undo are in one bucket, and are
-played together.
+ones take effect; it had no event since the beginning. Contacts that are one, or were until an undo, are in one bucket,
+and are played together.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -73,7 +73,10 @@ class PastMerges:
 
 
 def contact_groups(merges: Iterable[PastMerge]) -> dict[str, str]:
-    """Map each merged contact to the contact whose id stands for its group: the group is played together."""
+    """Map each merged contact to the contact whose id stands for its group: the group is played together.
+
+    Rows of a contact that was merged a moment ago may not have moved to the other one yet.
+    """
     merges = list(merges)
     survivors = {merge.member_id: merge.contact_id for merge in merges}
     groups: dict[str, str] = {}
@@ -84,10 +87,11 @@ def contact_groups(merges: Iterable[PastMerge]) -> dict[str, str]:
         return contact_id
 
     for merge in merges:
+        own, other = merge.member_id, merge.contact_id
         if merge.undone_at is not None:
-            own, other = group_of(merge.contact_id), group_of(survivors.get(merge.into_id, merge.into_id))
-            if own != other:
-                groups[own] = other
+            own, other = merge.contact_id, survivors.get(merge.into_id, merge.into_id)
+        if group_of(own) != group_of(other):
+            groups[group_of(own)] = group_of(other)
     return {contact_id: group_of(contact_id) for contact_id in groups}
 
 

@@ -1,9 +1,11 @@
 """Runs a backtest: count the events, read them, simulate them, with a progress line."""
 
 import math
-from collections.abc import Generator, Sequence
+import shutil
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -22,7 +24,6 @@ from workbench.backtest.simulate_bucket import (
     PAST_ENTRIES,
     REAL_ENTRIES,
     REAL_MOVES,
-    REAL_STEPS,
     AutomationPayload,
     BucketSummary,
     BucketTask,
@@ -52,6 +53,10 @@ _MIN_EVENTS_FOR_WORKERS = 20_000  # below this, starting processes takes longer 
 _MAX_PROCESSES = 8
 _READING_SHARE = 0.35  # of the total time, roughly
 _PROGRESS_INTERVAL_S = 0.2
+_MAX_READINGS = 3
+_CHANGED_MEANWHILE = (
+    "Contacts were merged or erased while they were read, so some of the differences may come from that."
+)
 
 Against: TypeAlias = Literal["published"] | int
 BacktestVersion: TypeAlias = Literal["draft", "live"]
@@ -120,23 +125,24 @@ def _backtested_live(
     record = find(connection, name) or record
     if record is None or record.published_version is None:
         raise NotFoundError(f"{name!r} was never published, so nothing of it was live")
-    published = [
-        VersionPayload(
-            datetime.fromisoformat(version.published_at),
-            version.version,
-            AutomationPayload(record.id, version.trigger_spec, version.graph),
+    own = record
+
+    def read_live() -> LivePayload:
+        published = [
+            VersionPayload(
+                datetime.fromisoformat(version.published_at),
+                version.version,
+                AutomationPayload(own.id, version.trigger_spec, version.graph),
+            )
+            for version in sorted(versions(connection, own), key=lambda version: version.version)
+        ]
+        activations = msgspec.convert(
+            connection.get(f"/automations/{own.id}/activations")["activations"], tuple[ActivationChange, ...]
         )
-        for version in sorted(versions(connection, record), key=lambda version: version.version)
-    ]
-    activations = msgspec.convert(
-        connection.get(f"/automations/{record.id}/activations")["activations"], tuple[ActivationChange, ...]
-    )
-    state: ActivationState = (
-        "archived" if record.archived_at is not None else _ACTIVATION_STATES.get(record.state, "off")
-    )
-    live = LivePayload(tuple(published), activations, state)
-    label = BacktestLabel(name, saved=True)
-    return run(connection, label, (published[-1].automation,), record.id, request, live)
+        state: ActivationState = "archived" if own.archived_at is not None else _ACTIVATION_STATES.get(own.state, "off")
+        return LivePayload(tuple(published), activations, state)
+
+    return run(connection, BacktestLabel(name, saved=True), (), record.id, request, read_live)
 
 
 def run(
@@ -145,13 +151,13 @@ def run(
     payloads: tuple[AutomationPayload, ...],
     own_id: str | None,
     request: BacktestRequest,
-    live: LivePayload | None = None,
+    read_live: Callable[[], LivePayload] | None = None,
 ) -> Backtest:
     """Read and simulate the events. If it is interrupted or fails, its files are deleted.
 
-    `own_id`: the id under which the real messages of the automation are stored. `live`: as in `BucketTask`.
-    Raises InvalidArgumentError for invalid arguments, NotFoundError for an unknown segment, StoppedError on an
-    interrupt.
+    `own_id`: the id under which the real messages of the automation are stored. `read_live`: returns what was live, to
+    play that instead of `payloads`. Raises InvalidArgumentError for invalid arguments, NotFoundError for an unknown
+    segment, StoppedError on an interrupt.
     """
     # The arguments are checked before anything is read: reading may take minutes.
     # Any: a notebook does not enforce the annotations.
@@ -169,11 +175,14 @@ def run(
     folder = Folder()
     try:
         folder.create()
-        simulated = tuple(payload.automation() for payload in payloads)
         scope = BacktestSource(connection, EventSelection(), request.sample).scope(read_period(request.period))
-        automations = simulated
-        if live is not None:
+        live = None
+        if read_live is not None:  # after the end of the period is known: what is published from now on is after it
+            live = read_live()
+            payloads = (live.versions[-1].automation,)
             live = _live_within(live, scope.window)
+        simulated = automations = tuple(payload.automation() for payload in payloads)
+        if live is not None:
             automations = tuple(version.automation.automation() for version in live.versions)
         source, scope = _open_source(connection, automations, own_id, request, scope, live=live is not None)
         slices = source.slices(scope.window)
@@ -186,50 +195,14 @@ def run(
         delays = msgspec.convert(connection.get("/retries")["delays"], tuple[float, ...] | None)
         task = BucketTask(str(folder.path), scope.window.until, payloads, RetryPolicy(delays), live)
         with _Progress(total) as progress, closing(WorkerPool(task, processes)) as workers:
-            merges = source.merges(scope.window)
-            groups = contact_groups(map(PastMerge._make, merges.iter_rows()))
-
-            def write_bucketed(name: str, frames: Generator[pl.DataFrame]) -> None:
-                writer = BucketWriter(folder.path / name, buckets, groups)
-                with closing(frames):
-                    for frame in frames:
-                        writer.write(frame)
-                writer.flush()
-
-            merge_writer, events, contacts = (
-                BucketWriter(folder.path / name, buckets, groups) for name in (MERGES, EVENTS, CONTACTS)
+            graphs = [automation.graph for automation in automations if automation.graph is not None]
+            caps = [graph.settings.frequency_cap for graph in graphs if graph.settings.frequency_cap is not None]
+            cap_period = max((cap.period for cap in caps), default=None)
+            reading = _Reading(
+                source, scope.window, own_id, live is not None, cap_period, folder.path, buckets, progress
             )
-            merge_writer.write(merges)
-            merge_writer.flush()
-            read = 0
-            for window, _ in slices:
-                with closing(source.events(window)) as frames:
-                    for frame in frames:
-                        events.write(frame)
-                        read += frame.height
-                        progress.show("reading ", read, 0.0, _READING_SHARE)
-                with closing(source.contacts(window)) as frames:
-                    for frame in frames:
-                        contacts.write(frame)
-            events.flush()
-            contacts.flush()
-
-            write_bucketed(CHANGES, source.changes(scope.window, own_id, live=live is not None))
-            if live is not None:
-                assert own_id is not None
-                write_bucketed(REAL_ENTRIES, source.entries(scope.window, own_id))
-                write_bucketed(REAL_STEPS, source.steps(scope.window, own_id))
-                write_bucketed(REAL_MOVES, source.moves(scope.window, own_id))
-                write_bucketed(PAST_ENTRIES, source.past_entries(scope.window, own_id))
-            caps = [
-                automation.graph.settings.frequency_cap for automation in automations if automation.graph is not None
-            ]
-            periods = [cap.period for cap in caps if cap is not None]
-            if periods:
-                # A cap counts messages of all automations, including those within its period before the backtest
-                # begins.
-                window = Window(scope.window.since - max(periods), scope.window.until)
-                write_bucketed(MESSAGES, source.messages(window, own_id, None if live is None else scope.window.since))
+            if not reading.read(slices):
+                scope = msgspec.structs.replace(scope, remarks=(*scope.remarks, _CHANGED_MEANWHILE))
             for bucket_summary in workers.simulate(range(buckets)):
                 summary = summary.plus(bucket_summary)
                 progress.show("", summary.events, _READING_SHARE, 1.0)
@@ -245,6 +218,81 @@ def run(
             message = f"The events could not be read; {hint}: {error}"
             raise InvalidRequestError(message, error.problems, request_id=error.request_id) from None
         raise
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """Reads the rows of a window and writes them into a folder. `cap_period`: the longest of a frequency cap."""
+
+    source: BacktestSource
+    window: Window
+    own_id: str | None
+    is_live: bool
+    cap_period: timedelta | None
+    path: Path
+    buckets: int
+    progress: "_Progress"
+
+    def read(self, slices: Sequence[tuple[Window, int]]) -> bool:
+        """Read everything; return False if the rows of what was live are perhaps not of one moment.
+
+        Each statement sees what was committed before it. They have seen the same if since before the first one no event
+        of the window came late, and no contact was merged, separated or erased; otherwise, everything is read again.
+        Entries and their steps are of one statement, and a later step is not of the window.
+        """
+        source, window = self.source, self.window
+        if not self.is_live:
+            self._write(slices, source.merges(window))
+            return True
+        merges, erasures = source.merges(window), source.count_erased()
+        for _ in range(_MAX_READINGS):
+            for written in filter(Path.is_dir, self.path.iterdir()):
+                shutil.rmtree(written)
+            self._write(slices, merges)
+            before = slices, merges.rows(), erasures
+            slices, merges, erasures = source.slices(window), source.merges(window), source.count_erased()
+            if (slices, merges.rows(), erasures) == before:
+                return True
+        return False
+
+    def _write(self, slices: Sequence[tuple[Window, int]], merges: pl.DataFrame) -> None:
+        source, window, own_id = self.source, self.window, self.own_id
+        groups = contact_groups(map(PastMerge._make, merges.iter_rows()))
+
+        def write_bucketed(name: str, frames: Generator[pl.DataFrame]) -> None:
+            writer = BucketWriter(self.path / name, self.buckets, groups)
+            with closing(frames):
+                for frame in frames:
+                    writer.write(frame)
+            writer.flush()
+
+        merge_writer, events, contacts = (
+            BucketWriter(self.path / name, self.buckets, groups) for name in (MERGES, EVENTS, CONTACTS)
+        )
+        merge_writer.write(merges)
+        merge_writer.flush()
+        read = 0
+        for part, _ in slices:
+            with closing(source.events(part)) as frames:
+                for frame in frames:
+                    events.write(frame)
+                    read += frame.height
+                    self.progress.show("reading ", read, 0.0, _READING_SHARE)
+            with closing(source.contacts(part)) as frames:
+                for frame in frames:
+                    contacts.write(frame)
+        events.flush()
+        contacts.flush()
+
+        write_bucketed(CHANGES, source.changes(window, own_id, live=self.is_live))
+        if self.is_live:
+            assert own_id is not None
+            write_bucketed(REAL_ENTRIES, source.entries(window, own_id))
+            write_bucketed(REAL_MOVES, source.moves(window, own_id))
+            write_bucketed(PAST_ENTRIES, source.past_entries(window, own_id))
+        if self.cap_period is not None:
+            # A cap counts messages of all automations, including those within its period before the backtest begins.
+            earlier = Window(window.since - self.cap_period, window.until)
+            write_bucketed(MESSAGES, source.messages(earlier, own_id, window.since if self.is_live else None))
 
 
 def _live_within(live: LivePayload, window: Window) -> LivePayload:

@@ -34,7 +34,7 @@ from workbench.language.timeline import EventRecord, OtherMessage, PastEntries, 
 
 # Tables that are read, and tables that are written, as folders with one file per bucket.
 EVENTS, CONTACTS, CHANGES, MESSAGES, MERGES = "events", "contacts", "changes", "messages", "merges"
-REAL_ENTRIES, REAL_STEPS, REAL_MOVES, PAST_ENTRIES = "real_entries", "real_steps", "real_moves", "past_entries"
+REAL_ENTRIES, REAL_MOVES, PAST_ENTRIES = "real_entries", "real_moves", "past_entries"
 STEPS, ENTRIES, CONTACT_TOTALS, DIFFERENCES = "steps", "entries", "contact_totals", "differences"
 
 _TIME = pl.Datetime("us", "UTC")
@@ -154,7 +154,7 @@ class BucketSimulator:
         def read(name: str) -> pl.DataFrame | None:
             return read_bucket(self._folder / name, bucket)
 
-        events, real_entries = read(EVENTS), read_real_entries(read(REAL_ENTRIES), read(REAL_STEPS))
+        events, real_entries = read(EVENTS), read_real_entries(read(REAL_ENTRIES))
         if events is None and not real_entries:
             return BucketSummary()
         contacts = _read_contacts(read(CONTACTS))
@@ -333,17 +333,17 @@ def _read_events(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[EventRecord]
     return records
 
 
-def read_real_entries(entry_frame: pl.DataFrame | None, step_frame: pl.DataFrame | None) -> dict[str, RealEntry]:
+def read_real_entries(frame: pl.DataFrame | None) -> dict[str, RealEntry]:
     """Return the entries of the engine with their steps, by event."""
     entries: dict[str, RealEntry] = {}
-    if entry_frame is not None:
-        for contact_id, event_id, version, state, outcome, created_at, updated_at in entry_frame.iter_rows():
+    rows = () if frame is None else frame.sort("claim", "step").iter_rows()
+    for contact_id, event_id, version, state, outcome, created_at, updated_at, _, step, node_id, *result in rows:
+        if event_id not in entries:
             ended_at = updated_at if State(state) in TERMINAL else None
             entries[event_id] = RealEntry(event_id, contact_id, version, State(state), outcome, created_at, ended_at)
-    if step_frame is not None:
-        for _, event_id, *_, node_id, outcome, handle, cause, at in step_frame.sort("claim", "step").iter_rows():
-            if event_id in entries:  # those of erased contacts, and those that began since, are not
-                entries[event_id].steps.append(RealStep(node_id, outcome, handle, cause, at))
+        if step is not None:
+            step_outcome, handle, cause, at = result
+            entries[event_id].steps.append(RealStep(node_id, step_outcome, handle, cause, at))
     return entries
 
 

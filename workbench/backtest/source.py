@@ -260,13 +260,17 @@ class BacktestSource:
     def contacts(self, window: Window) -> Generator[pl.DataFrame]:
         return self._stream("backtest_contacts", self._params(window) | self._opt_in_topics(), merged=self._merged)
 
-    def entries(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
-        """Yield the entries of the automation that began in a window."""
-        return self._stream("backtest_entries", window.params | {"automation": own_id})
+    def count_erased(self) -> int:
+        """Return the number of erased contacts."""
+        erased: int = self._frame("backtest_erased", {})["erased"][0]
+        return erased
 
-    def steps(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
-        """Yield the steps of these entries in any order."""
-        return self._stream("backtest_steps", window.params | {"automation": own_id})
+    def entries(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
+        """Yield the entries of the automation that began in a window, with a row for each of their steps, in any order.
+
+        An entry without steps has one row.
+        """
+        return self._stream("backtest_entries", window.params | {"automation": own_id})
 
     def moves(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
         """Yield the moves of these entries to other versions, with those back, in any order."""
