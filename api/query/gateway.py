@@ -19,7 +19,7 @@ from api.query.limits import ConcurrencyLimits, QuerySlots, check_functions
 from api.query.parameters import BoundStatement, bind
 from api.query.results import EmailReplacer, QueryResult, read_watermark, write_watermark
 from api.store.analyst import (
-    ContactChoice,
+    ChooseContacts,
     QueryError,
     QueryLimits,
     QuerySource,
@@ -117,13 +117,13 @@ class Gateway:
         query: AnalystQuery,
         binary: Collection[int] = (),
         counted_at: Snapshot | None = None,
-        choice: ContactChoice | None = None,
+        choose: ChooseContacts | None = None,
     ) -> AsyncIterator[QueryResult]:
         """Yield the result while the query runs.
 
         `counted_at`: the snapshot in which the events of the result were counted, if the query does not read them.
         `binary`: types (oids) that the caller takes in Postgres's binary form; used if all columns are of these types.
-        `choice` decides whether the query reads only some contacts.
+        `choose` decides whether the query reads only some contacts.
         Raises InvalidQueryError, QueryError, ReaderError or DatabaseUnavailableError.
         """
         statement = bind(query.sql, query.params, self._keyring.of(query.org_id).seal_email)
@@ -146,7 +146,7 @@ class Gateway:
                     raise InvalidQueryError(problem)
             try:
                 async with AsyncExitStack() as stack:
-                    result = await self._start(stack, query, statement, snapshot, reader, binary, choice)
+                    result = await self._start(stack, query, statement, snapshot, reader, binary, choose)
                     if counted_at is not None and query.as_of is None:
                         result.watermark = write_watermark(counted_at, self._keyring.of(query.org_id))
                     yield result
@@ -195,7 +195,7 @@ class Gateway:
         as_of: Snapshot | None,
         reader: ReaderRole,
         binary: Collection[int],
-        choice: ContactChoice | None,
+        choose: ChooseContacts | None,
     ) -> QueryResult:
         source = await self._source.current()
         keys = self._keyring.of(query.org_id)
@@ -207,12 +207,12 @@ class Gateway:
                     cursor = await attempt_stack.enter_async_context(open_cursor(source, reader, self._limits, as_of))
                     rest = await attempt_stack.enter_async_context(aclosing(cursor.batches()))
                     with _translate_errors(statement, query):
-                        snapshot = await cursor.begin(statement.statement, statement.parameters, binary, choice)
+                        await cursor.begin(statement.statement, statement.parameters, binary, choose)
                         first = await anext(rest)
                     await stack.enter_async_context(attempt_stack.pop_all())
-                watermark = query.as_of if snapshot is None else write_watermark(snapshot, keys)
+                watermark = query.as_of if cursor.snapshot is None else write_watermark(cursor.snapshot, keys)
                 emails = EmailReplacer(EmailDisplay(keys, query.clear_emails))
-                return QueryResult(watermark, cursor.columns, first, rest, emails)
+                return QueryResult(watermark, cursor.columns, first, rest, emails, cursor.choice)
             except ReplicaConflictError:
                 # A standby cancels queries that hold up the replay of the primary's changes. No row was returned yet.
                 if attempt == _MAX_ATTEMPTS:

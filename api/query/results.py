@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from api.crypto import EmailDisplay, OrgKeys
-from api.store.analyst import Cells, ResultColumn, RowBatch, Snapshot
+from api.store.analyst import Cells, ContactChoice, ResultColumn, RowBatch, Snapshot
 
 _SEALED = re.compile(rb"enc[1-9][0-9]?_(?:[0-9a-f]{2})+")
 _MAX_CACHED_EMAILS = 20_000
@@ -66,7 +66,8 @@ class EmailReplacer:
 class QueryResult:
     """The columns, and all rows in batches; the first batch has been read already.
 
-    `watermark` identifies the snapshot that the query read; None where the database cannot tell.
+    `watermark` identifies the snapshot that the query read; None where the database cannot tell. `choice`: which
+    contacts it read, if that was to be chosen.
     """
 
     def __init__(
@@ -76,9 +77,11 @@ class QueryResult:
         first: RowBatch,
         rest: AsyncIterator[RowBatch],
         emails: EmailReplacer,
+        choice: ContactChoice | None = None,
     ) -> None:
         self.watermark = watermark
         self.columns = columns
+        self.choice = choice
         self._first = first
         self._rest = rest
         self._emails = emails

@@ -19,7 +19,7 @@ from api.query.limits import QuerySlots
 from api.query.results import QueryResult
 from api.segments.definition import SegmentQuery
 from api.store import segments as store
-from api.store.analyst import ContactChoice, QueryTimeoutError, ResultColumn, ResultTooLargeError
+from api.store.analyst import ChooseContacts, ContactChoice, QueryTimeoutError, ResultColumn, ResultTooLargeError
 from api.store.database import Database, Transaction
 from workbench.language.problem import Problem
 from workbench.language.responses import CandidateCounts
@@ -47,12 +47,12 @@ class SegmentServices(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def query_candidates(
-    services: SegmentServices, org_id: int, query: SegmentQuery, choice: ContactChoice | None = None
-) -> AsyncIterator[tuple[Transaction, CandidateCounts]]:
+    services: SegmentServices, org_id: int, query: SegmentQuery, choose: ChooseContacts | None = None
+) -> AsyncIterator[tuple[Transaction, CandidateCounts, ContactChoice | None]]:
     """Yield an open transaction that holds the contacts of a query as candidates; a clean exit commits it.
 
-    `choice` decides whether the query reads only some contacts. Raises InvalidQueryError, QueryError, ReaderError or
-    DatabaseUnavailableError.
+    `choose` decides whether the query reads only some contacts; its choice is yielded, too. Raises InvalidQueryError,
+    QueryError, ReaderError or DatabaseUnavailableError.
     """
     analyst_query = AnalystQuery(org_id, query.sql, query.params, clear_emails=False)
     rows = nulls = 0
@@ -76,7 +76,7 @@ async def query_candidates(
             # The application's transaction begins with the first rows, so that it is not held while the query starts.
             async with (
                 asyncio.timeout(services.query_timeout_s),
-                services.gateway.run(analyst_query, choice=choice) as result,
+                services.gateway.run(analyst_query, choose=choose) as result,
             ):
                 column = _find_contact_column(result.columns)
                 tx = await stack.enter_async_context(services.database.transaction())
@@ -85,7 +85,7 @@ async def query_candidates(
         except TimeoutError:
             raise QueryTimeoutError(f"the query took longer than {services.query_timeout_s:g} s") from None
         resolved = await store.resolve_members(tx, org_id)
-        yield tx, CandidateCounts(resolved.size, rows, nulls, resolved.unknown)
+        yield tx, CandidateCounts(resolved.size, rows, nulls, resolved.unknown), result.choice
 
 
 @asynccontextmanager

@@ -1,17 +1,16 @@
 """Whether a segment can be refreshed by increments.
 
 A refresh reads only the contacts that changed if the query decides each contact's membership from that contact's own
-rows. So a refresh evaluates the same query on views
-that have the rows of these contacts only (the schema `analyst_changed`), and leaves all other members as they are. This
-is exact if every row that the query computes comes from rows of one contact. `read_form` proves that, or says what
-prevents it:
+rows. It then evaluates the same query on views that have the rows of these contacts only (the schema
+`analyst_changed`), and leaves all other members as they are. This is exact if every row that the query computes comes
+from rows of one contact. `read_incremental_query` proves that, or says what prevents it:
 
 - Tables are `app_events`, `contacts` and `segment_members`. Those that are joined are tied by their contact, directly
   or through others, and so is each subquery. An aggregate is of a contact, or inside a tied subquery.
 - Nothing depends on the order of rows or on chance: no LIMIT, window function, or sum of floating-point numbers.
 - The clock is only compared with the time of an event or of a contact, or with the latest or earliest of its times. The
-  other side of this comparison is a border, which is the same for all contacts. Between two refreshes, the comparison
-  changes only for contacts with such a time between the former border and the present one, so these contacts count as
+  other side of this comparison is a cutoff, which is the same for all contacts. Between two refreshes, the comparison
+  changes only for contacts with such a time between the former cutoff and the present one, so these contacts count as
   changed, too.
 """
 
@@ -21,7 +20,7 @@ from typing import NoReturn, assert_never
 
 import msgspec
 
-from api.query.select import (
+from api.query.sql_parser import (
     Column,
     Combination,
     Constant,
@@ -35,7 +34,6 @@ from api.query.select import (
     Subquery,
     UnsupportedSqlError,
     parse,
-    words,
 )
 from api.segments.definition import SegmentQuery
 from workbench.language.codec import Json
@@ -46,8 +44,8 @@ class TimeColumn(msgspec.Struct, frozen=True, order=True):
     column: str
 
 
-class Border(msgspec.Struct, frozen=True):
-    """An expression over the clock, as written, and the columns that are compared with it.
+class Cutoff(msgspec.Struct, frozen=True):
+    """A time that a query computes from the clock, as written, and the columns that are compared with it.
 
     `by_day`: their days are.
     """
@@ -57,33 +55,32 @@ class Border(msgspec.Struct, frozen=True):
     by_day: bool
 
 
-class Form(msgspec.Struct, frozen=True):
-    """What a query that decides about each contact by itself depends on.
+class IncrementalQuery(msgspec.Struct, frozen=True):
+    """What the result of a query depends on that decides each contact's membership from that contact's own rows.
 
     `events`: only events of these names, None: of all. `reads_contacts`: also the values of the contact.
     `reads_members`: also its segments.
     """
 
-    borders: tuple[Border, ...]
+    cutoffs: tuple[Cutoff, ...]
     events: tuple[str, ...] | None
     reads_contacts: bool
     reads_members: bool
 
 
-def read_form(query: SegmentQuery) -> Form:
-    """Return the form of a query. Raises UnsupportedSqlError if its segment is refreshed as a whole."""
+def read_incremental_query(query: SegmentQuery) -> IncrementalQuery:
+    """Return what a query depends on. Raises UnsupportedSqlError if its segment is refreshed as a whole."""
     for text in _texts(query.params):
         if _CLOCK_TEXT.search(text):
             raise UnsupportedSqlError(f"the value {text!r}, which can be a moment,", 1)
-    reading = _Reading(query)
-    tree = parse(query.sql)
-    result = reading.query(tree, {}, None)
+    proof = _Proof(query)
+    result = proof.check_query(parse(query.sql), {}, None)
     keys = [value.is_key for name, value in result.columns if name == "contact_id"]
     if keys != [True]:
         raise UnsupportedSqlError("a contact_id that is not the contact of the rows that are read", 1)
-    events = None if reading.events is None else tuple(sorted(reading.events))
-    contacts, members = (name in reading.tables for name in ("contacts", "segment_members"))
-    return Form(tuple(dict.fromkeys(reading.borders)), events, contacts, members)
+    events = None if proof.events is None else tuple(sorted(proof.events))
+    contacts, members = (name in proof.tables for name in ("contacts", "segment_members"))
+    return IncrementalQuery(tuple(dict.fromkeys(proof.cutoffs)), events, contacts, members)
 
 
 # --- What is known
@@ -93,25 +90,25 @@ CREATED = TimeColumn("contacts", "created_at")
 _CLOCK = frozenset(("now", "transaction_timestamp", "current_date", "current_timestamp", "localtimestamp"))
 # Postgres reads a moment as runs of letters, so a digit or an underscore ends a word here.
 _CLOCK_TEXT = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE | re.ASCII)
-_ONE_ROW_FUNCTIONS = words(
+_ONE_ROW_FUNCTIONS = frozenset(
     """
     abs array_length array_position btrim cardinality ceil ceiling char_length coalesce concat concat_ws
     date_bin date_trunc extract floor greatest initcap jsonb_array_length jsonb_extract_path
     jsonb_extract_path_text jsonb_path_exists jsonb_typeof least left length lower ltrim make_date make_interval
     mod nullif regexp_match regexp_replace replace right round rtrim sign split_part starts_with string_to_array
     strpos substr substring to_char to_date translate trim trunc upper
-    """
+    """.split()
 )
-_SET_FUNCTIONS = words(
+_SET_FUNCTIONS = frozenset(
     """
     generate_series jsonb_array_elements jsonb_array_elements_text jsonb_each jsonb_each_text jsonb_object_keys
     regexp_split_to_table string_to_table unnest
-    """
+    """.split()
 )
 _EXACT_AGGREGATES = frozenset(("count", "min", "max", "bool_and", "bool_or", "every"))
 _SUMS = frozenset(("sum", "avg", "stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp"))
 _AGGREGATES = _EXACT_AGGREGATES | _SUMS
-_OPERATORS = words("+ - * / % ^ || -> ->> #> #>> @> <@ ? ?| ?& && ~ ~* !~ !~*")
+_OPERATORS = frozenset("+ - * / % ^ || -> ->> #> #>> @> <@ ? ?| ?& && ~ ~* !~ !~*".split())
 _COMPARISONS = frozenset(("<", ">", "=", "<=", ">=", "<>", "!="))
 _TRUTHS = _COMPARISONS | {"is null", "is distinct from", "in", "like", "between", "and", "or", "not"}
 _CONSTRUCTS = frozenset(("case", "array", "[]", "at time zone", "()"))
@@ -119,7 +116,7 @@ _FLOATS = frozenset(("float", "float4", "float8", "real", "double"))
 _MOMENTS = frozenset(("date", "timestamp", "timestamptz"))
 
 
-class _Value(msgspec.Struct, frozen=True):
+class _ValueFacts(msgspec.Struct, frozen=True):
     """A value of a row.
 
     `is_key`: the contact of the row. `times`: it is one of these columns of the contact's rows, by day if `by_day`.
@@ -135,15 +132,15 @@ class _Value(msgspec.Struct, frozen=True):
     is_untracked: bool = False
 
 
-_PLAIN = _Value()
-_Columns = Sequence[tuple[str, _Value]]
+_PLAIN = _ValueFacts()
+_Columns = Sequence[tuple[str, _ValueFacts]]
 
 
-_MOMENT = _Value(is_moment=True)
-_KEY = _Value(is_key=True)
+_MOMENT = _ValueFacts(is_moment=True)
+_KEY = _ValueFacts(is_key=True)
 
 
-def _columns(names: str, **values: _Value) -> _Columns:
+def _columns(names: str, **values: _ValueFacts) -> _Columns:
     return [(name, values.get(name, _PLAIN)) for name in names.split()]
 
 
@@ -152,14 +149,14 @@ TABLES: Mapping[str, _Columns] = {
         "id contact_id event occurred_at created_at payload idempotency_key sent_wallet_address sent_email "
         "sent_external_id merged_from",
         contact_id=_KEY,
-        occurred_at=_Value(times=frozenset((OCCURRED,)), is_moment=True),
-        created_at=_Value(times=frozenset((RECEIVED,)), is_moment=True),
+        occurred_at=_ValueFacts(times=frozenset((OCCURRED,)), is_moment=True),
+        created_at=_ValueFacts(times=frozenset((RECEIVED,)), is_moment=True),
     ),
     "contacts": _columns(
         "id email wallet_address external_id metadata tags created_at updated_at email_domain opted_out erased_at",
         id=_KEY,
-        created_at=_Value(times=frozenset((CREATED,)), is_moment=True),
-        updated_at=_Value(is_untracked=True),
+        created_at=_ValueFacts(times=frozenset((CREATED,)), is_moment=True),
+        updated_at=_ValueFacts(is_untracked=True),
         erased_at=_MOMENT,
     ),
     "segment_members": _columns("segment contact_id entered_at", contact_id=_KEY, entered_at=_MOMENT),
@@ -206,7 +203,7 @@ class _Scope:
         self._tied_to: dict[int, int] = {}
         self.merged: set[str] = set()  # columns of USING
 
-    def find(self, column: Column) -> tuple["_Scope", int, _Value] | None:
+    def find(self, column: Column) -> tuple["_Scope", int, _ValueFacts] | None:
         """Return where a column is: its scope, the number of its source, and its value."""
         matches = [
             (number, value)
@@ -283,30 +280,30 @@ class _Scope:
                 pass
 
     def _key_source(self, column: Column) -> int | None:
-        found = self.find(column)
-        if found is None:
+        place = self.find(column)
+        if place is None:
             return None
-        scope, number, _ = found
+        scope, number, _ = place
         # A contact that is missing equals no other one, so that of an optional source ties as well.
         is_key = any(name == column.name and value.is_key for name, value in scope.sources[number].columns)
         return (number if scope is self else self._OUTER) if is_key else None
 
 
-class _Reading:
-    """Reads one statement, and collects what its form has."""
+class _Proof:
+    """Proves that a query decides each contact by that contact's rows, and collects what its result depends on."""
 
     def __init__(self, query: SegmentQuery) -> None:
         self._text, self._params = query.sql, query.params
-        self.borders: list[Border] = []
+        self.cutoffs: list[Cutoff] = []
         self.events: set[str] | None = set()
         self.tables: set[str] = set()
 
-    def query(self, query: Query, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
+    def check_query(self, query: Query, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
         named = dict(named)
         for name, columns, inner in query.named:
-            named[name] = _renamed(self._table(inner, named), columns, inner)
+            named[name] = _renamed(self._check_table(inner, named), columns, inner)
         self._check_order(query, outer)
-        return self._body(query.body, named, outer)
+        return self._check_body(query.body, named, outer)
 
     def _check_order(self, query: Query, outer: _Scope | None) -> None:
         """Refuse what could change the rows: a function that returns several, or an aggregate of all rows."""
@@ -322,17 +319,17 @@ class _Reading:
                 case _:
                     pass
 
-    def _table(self, query: Query, named: Mapping[str, _Result]) -> _Result:
+    def _check_table(self, query: Query, named: Mapping[str, _Result]) -> _Result:
         """Read a query whose result is used like a table."""
-        result = self.query(query, named, None)
+        result = self.check_query(query, named, None)
         if result.of_contacts and not any(value.is_key for _, value in result.columns):
             _refuse(query, "a query in FROM or WITH that does not return the contact of its rows")
         return result
 
-    def _body(self, body: Select | Combination, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
+    def _check_body(self, body: Select | Combination, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
         if isinstance(body, Select):
-            return self._select(body, named, outer)
-        left, right = self._body(body.left, named, outer), self._body(body.right, named, outer)
+            return self._check_select(body, named, outer)
+        left, right = self._check_body(body.left, named, outer), self._check_body(body.right, named, outer)
         if len(left.columns) != len(right.columns):
             _refuse(body, "a combination of different numbers of columns")
         if any(value.is_untracked for result in (left, right) for _, value in result.columns):
@@ -340,7 +337,7 @@ class _Reading:
         columns = [
             (
                 name,
-                _Value(
+                _ValueFacts(
                     is_key=a.is_key and b.is_key,
                     times=a.times | b.times if a.times and b.times else frozenset(),
                     by_day=a.by_day or b.by_day,
@@ -353,12 +350,12 @@ class _Reading:
         results = [result for result in (left, right) if result.of_contacts]
         return _Result(columns, bool(results), all(result.is_tied for result in results))
 
-    def _select(self, select: Select, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
+    def _check_select(self, select: Select, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
         scope = _Scope(outer)
         for source in select.sources:
             self._add_source(source, scope, named)
         if select.where is not None:
-            self._value(select.where, scope, named)
+            self._check_value(select.where, scope, named)
             scope.tie_by(select.where)
         if scope.aggregates > 0:
             _refuse(select, "an aggregate of an outer query")
@@ -373,8 +370,8 @@ class _Reading:
                 self.tables.add(source.value)
         if not scope.are_tied():
             _refuse(select, "a join of rows of different contacts")
-        columns: list[tuple[str, _Value]] = []
-        aliases: dict[str, _Value] = {}
+        columns: list[tuple[str, _ValueFacts]] = []
+        aliases: dict[str, _ValueFacts] = {}
         for item in select.items:
             if isinstance(item.value, Column) and item.value.name == "*":
                 sources = [s for s in scope.sources if item.value.table in (None, s.name)]
@@ -382,13 +379,13 @@ class _Reading:
                     _refuse(item, "* here")
                 columns += [column for s in sources for column in s.columns]
                 continue
-            value = self._value(item.value, scope, named)
+            value = self._check_value(item.value, scope, named)
             name = item.name or _name_of(item.value)
             columns.append((name, value))
             aliases.setdefault(name, value)
         keyed_groups = [self._group_is_key(group, scope, named, columns, aliases) for group in select.groups]
         if select.having is not None:
-            self._value(select.having, scope, named)
+            self._check_value(select.having, scope, named)
         of_contacts = any(source.of_contacts for source in scope.sources)
         is_tied = of_contacts and scope.is_tied_to_outer()
         is_grouped = bool(select.groups) or scope.aggregates > 0 or select.having is not None
@@ -405,12 +402,12 @@ class _Reading:
             case str() as name:
                 _refuse(source, f"the table {name}")
             case Query() as query:
-                result = self._table(query, named)
+                result = self._check_table(query, named)
             case FunctionCall() as call:
                 if call.function not in _SET_FUNCTIONS:
                     _refuse(call, f"{call.function}()")
-                arguments = [self._value(argument, scope, named) for argument in call.arguments]
-                value = _Value(is_inexact=any(argument.is_inexact for argument in arguments))
+                arguments = [self._check_value(argument, scope, named) for argument in call.arguments]
+                value = _ValueFacts(is_inexact=any(argument.is_inexact for argument in arguments))
                 names = dict.fromkeys((source.name, call.function, "key", "value", "ordinality", *source.columns))
                 result = _Result([(name, value) for name in names], False, False)
             case _:
@@ -422,7 +419,7 @@ class _Reading:
         is_ordered = not isinstance(source.value, FunctionCall)
         scope.sources.append(_Source(source.name, result.columns, result.of_contacts, is_ordered))
         if source.on is not None:
-            self._value(source.on, scope, named)
+            self._check_value(source.on, scope, named)
             if source.join == "inner":
                 scope.tie_by(source.on)
             elif result.of_contacts and not scope.tie_optional(source.on):
@@ -438,11 +435,11 @@ class _Reading:
 
     def _add_events(self, number: int, conditions: Sequence[Expression | None], scope: _Scope) -> None:
         """Collect the names that conditions demand of the events of a source."""
-        found = [names for condition in conditions for names in self._event_names(condition, number, scope)]
-        if not found or self.events is None:
+        demands = [names for condition in conditions for names in self._event_names(condition, number, scope)]
+        if not demands or self.events is None:
             self.events = None
         else:
-            self.events |= found[0]
+            self.events |= demands[0]
 
     def _event_names(self, condition: Expression | None, number: int, scope: _Scope) -> Iterator[set[str]]:
         match condition:
@@ -466,14 +463,17 @@ class _Reading:
         text, params = value.text, self._params
         if text.startswith("'"):
             return [None if is_array else text[1:-1].replace("''", "'")]  # '{a,b}' is an array
-        given: Json = None
+        param_value: Json = None
         if text.startswith(":") and isinstance(params, dict):
-            given = params.get(text[1:])
+            param_value = params.get(text[1:])
         elif text[1:].isdecimal() and text.startswith("$") and isinstance(params, list):
-            given = params[int(text[1:]) - 1] if 0 < int(text[1:]) <= len(params) else None
-        if is_array != isinstance(given, list):
+            param_value = params[int(text[1:]) - 1] if 0 < int(text[1:]) <= len(params) else None
+        if is_array != isinstance(param_value, list):
             return [None]
-        return [item if isinstance(item, str) else None for item in (given if isinstance(given, list) else [given])]
+        return [
+            item if isinstance(item, str) else None
+            for item in (param_value if isinstance(param_value, list) else [param_value])
+        ]
 
     def _group_is_key(
         self,
@@ -481,7 +481,7 @@ class _Reading:
         scope: _Scope,
         named: Mapping[str, _Result],
         columns: _Columns,
-        aliases: Mapping[str, _Value],
+        aliases: Mapping[str, _ValueFacts],
     ) -> bool:
         match group:
             case Constant(text=text):
@@ -489,11 +489,11 @@ class _Reading:
             case Column(table=None, name=name) if scope.find(group) is None and name in aliases:
                 return aliases[name].is_key
             case _:
-                return self._value(group, scope, named).is_key
+                return self._check_value(group, scope, named).is_key
 
     # --- Expressions
 
-    def _value(self, value: Expression, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
+    def _check_value(self, value: Expression, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
         match value:
             case Constant(text=text):
                 if text[:1] in ("E", "e") and "\\" in text:
@@ -502,49 +502,49 @@ class _Reading:
                     _refuse(value, f"the text {text}, which can be a moment,")
                 return _PLAIN
             case Column(name=name):
-                found = scope.find(value)
-                if found is None or name == "*":
+                place = scope.find(value)
+                if place is None or name == "*":
                     _refuse(value, f"the name {name}")
-                if found[2].is_untracked:
+                if place[2].is_untracked:
                     _refuse(value, f"{name} of contacts")
                 # The contact of an outer row is the same for all rows here.
-                return found[2] if found[0] is scope else msgspec.structs.replace(found[2], is_key=False)
+                return place[2] if place[0] is scope else msgspec.structs.replace(place[2], is_key=False)
             case FunctionCall():
-                return self._call(value, scope, named)
+                return self._check_call(value, scope, named)
             case SqlOperation(operator="()", operands=(inner,)):
-                return self._value(inner, scope, named)
+                return self._check_value(inner, scope, named)
             case SqlOperation(operator=operator, operands=(left, right)) if operator in _COMPARISONS:
-                if _is_border(right):
-                    self._add_border(left, right, scope, named)
-                elif _is_border(left):
-                    self._add_border(right, left, scope, named)
+                if _is_cutoff(right):
+                    self._add_cutoff(left, right, scope, named)
+                elif _is_cutoff(left):
+                    self._add_cutoff(right, left, scope, named)
                 else:
-                    self._value(left, scope, named)
-                    self._value(right, scope, named)
+                    self._check_value(left, scope, named)
+                    self._check_value(right, scope, named)
                 return _PLAIN
             case SqlOperation(operator="between", operands=(middle, *ends)):
                 for end in ends:
-                    if _is_border(end):
-                        self._add_border(middle, end, scope, named)
+                    if _is_cutoff(end):
+                        self._add_cutoff(middle, end, scope, named)
                     else:
-                        self._value(end, scope, named)
-                self._value(middle, scope, named)
+                        self._check_value(end, scope, named)
+                self._check_value(middle, scope, named)
                 return _PLAIN
             case SqlOperation():
-                return self._operation(value, scope, named)
+                return self._check_operation(value, scope, named)
             case Subquery():
-                return self._subquery(value, scope, named)
+                return self._check_subquery(value, scope, named)
 
-    def _operation(self, value: SqlOperation, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
+    def _check_operation(self, value: SqlOperation, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
         operator = value.operator
-        operands = [self._value(operand, scope, named) for operand in value.operands]
+        operands = [self._check_value(operand, scope, named) for operand in value.operands]
         if operator in _TRUTHS or operator.endswith((" any", " some", " all")):
             return _PLAIN
         is_inexact = any(operand.is_inexact for operand in operands)
         if operator.startswith("::"):
             name, operand = operator[2:].replace("[]", ""), operands[0]
             if name in _FLOATS:
-                return _Value(is_inexact=True)
+                return _ValueFacts(is_inexact=True)
             if name in _MOMENTS:
                 if not (operand.is_moment or isinstance(value.operands[0], Constant)):
                     _refuse(value, f"a text as {name}, which can be 'today',")
@@ -556,18 +556,18 @@ class _Reading:
         is_moment = operator in ("+", "-", "at time zone") and operands[0].is_moment
         if operator == "-" and len(operands) == 2 and operands[1].is_moment:
             is_moment = False
-        return _Value(is_moment=is_moment, is_inexact=is_inexact or operator == "^")
+        return _ValueFacts(is_moment=is_moment, is_inexact=is_inexact or operator == "^")
 
-    def _call(self, call: FunctionCall, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
+    def _check_call(self, call: FunctionCall, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
         function = call.function
         if function in _CLOCK:
             _refuse(call, f"{function}, which is not alone on one side of a comparison with occurred_at or created_at,")
-        values = [self._value(argument, scope, named) for argument in call.arguments]
+        values = [self._check_value(argument, scope, named) for argument in call.arguments]
         if call.filter is not None:
-            self._value(call.filter, scope, named)
+            self._check_value(call.filter, scope, named)
         is_inexact = any(value.is_inexact for value in values)
         if function in _AGGREGATES:
-            scopes = {found[0] for column in _columns_of(call) if (found := scope.find(column)) is not None}
+            scopes = {place[0] for column in _columns_of(call) if (place := scope.find(column)) is not None}
             if scopes and scope not in scopes:
                 _refuse(call, "an aggregate of an outer query")
             scope.aggregates += 1
@@ -581,10 +581,10 @@ class _Reading:
         is_moment = function == "make_date" or (
             function in ("date_trunc", "date_bin") and len(values) > 1 and values[1].is_moment
         )
-        return _Value(is_moment=is_moment, is_inexact=is_inexact)
+        return _ValueFacts(is_moment=is_moment, is_inexact=is_inexact)
 
-    def _add_border(self, time: Expression, border: Expression, scope: _Scope, named: Mapping[str, _Result]) -> None:
-        for part in _parts(border):
+    def _add_cutoff(self, time: Expression, cutoff: Expression, scope: _Scope, named: Mapping[str, _Result]) -> None:
+        for part in _parts(cutoff):
             match part:
                 case FunctionCall(function=function) if function in _CLOCK and not part.arguments:
                     pass
@@ -595,20 +595,20 @@ class _Reading:
                 ):
                     _refuse(part, operator.upper())
                 case Constant():
-                    self._value(part, scope, named)
+                    self._check_value(part, scope, named)
                     if part.text[1:].isdecimal() and part.text.startswith("$"):
                         _refuse(part, f"{part.text} beside the clock (name the value, as in :days)")
                 case _:
                     pass
-        value = _PLAIN if _is_border(time) else self._value(time, scope, named)
+        value = _PLAIN if _is_cutoff(time) else self._check_value(time, scope, named)
         if not value.times:
             _refuse(time, "the clock compared with something other than occurred_at or created_at, or their max or min")
-        sql = self._text[border.start : border.end]
-        self.borders.append(Border(sql, tuple(sorted(value.times)), value.by_day))
+        sql = self._text[cutoff.start : cutoff.end]
+        self.cutoffs.append(Cutoff(sql, tuple(sorted(value.times)), value.by_day))
 
-    def _subquery(self, subquery: Subquery, scope: _Scope, named: Mapping[str, _Result]) -> _Value:
-        result = self.query(subquery.query, named, scope)
-        key = None if subquery.key is None else self._value(subquery.key, scope, named)
+    def _check_subquery(self, subquery: Subquery, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
+        result = self.check_query(subquery.query, named, scope)
+        key = None if subquery.key is None else self._check_value(subquery.key, scope, named)
         is_matched = key is not None and key.is_key and [value.is_key for _, value in result.columns] == [True]
         if result.of_contacts and not result.is_tied and not is_matched:
             _refuse(subquery, "a subquery that is not limited to the contact (WHERE e.contact_id = c.id)")
@@ -672,7 +672,7 @@ def _columns_of(value: Expression) -> Iterator[Column]:
     return (part for part in _parts(value) if isinstance(part, Column))
 
 
-def _is_border(value: Expression) -> bool:
+def _is_cutoff(value: Expression) -> bool:
     """Return whether an expression uses the clock, and is the same for all contacts."""
     parts = list(_parts(value))
     uses_clock = any(isinstance(part, FunctionCall) and part.function in _CLOCK for part in parts)

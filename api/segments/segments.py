@@ -24,7 +24,7 @@ from api.clock import monotonic_ns, uuid7
 from api.crypto import EmailDisplay
 from api.ingest.starts import find_starter
 from api.segments.candidates import SegmentServices, load_candidates, query_candidates
-from api.segments.changed import ChangedContacts, refusal
+from api.segments.changed import choose_contacts, full_refresh_reason
 from api.segments.definition import (
     DEFAULT_INTERVAL_S,
     AudiencePart,
@@ -37,6 +37,7 @@ from api.segments.definition import (
     seal_params,
 )
 from api.store import segments as store
+from api.store.analyst import ContactChoice
 from api.store.broadcasts import find_planned_automations
 from api.store.database import Database, Transaction, transaction_offset
 from api.store.locks import hold_members
@@ -83,7 +84,7 @@ def segment_view(row: SegmentRow, show: EmailDisplay, **extra: Any) -> SegmentVi
     params = None if row.params is None else open_params(decode(row.params), show)
     fields = {name: getattr(row, name) for name in columns} | extra
     fields |= {"params": params, "provenance": provenance, "next_at": row.due_at}
-    return SegmentView(**fields, full_refresh_reason=None if row.sql is None else refusal(query_of(row)))
+    return SegmentView(**fields, full_refresh_reason=None if row.sql is None else full_refresh_reason(query_of(row)))
 
 
 @retry_conflicts
@@ -91,8 +92,8 @@ async def create(services: SegmentServices, author: Author, draft: SegmentBody) 
     if await _find(services, author.org_id, draft.name) is not None:
         return _name_taken(draft.name)
     params = seal_params(draft.query.params, services.keyring.of(author.org_id))
-    changed = ChangedContacts(author.org_id, draft.query, services.keyring)
-    async with query_candidates(services, author.org_id, draft.query, changed) as (tx, counts):
+    choose = partial(choose_contacts, author.org_id, draft.query, services.keyring, None)
+    async with query_candidates(services, author.org_id, draft.query, choose) as (tx, counts, choice):
         row = await store.insert_segment(
             tx,
             author.org_id,
@@ -108,7 +109,7 @@ async def create(services: SegmentServices, author: Author, draft: SegmentBody) 
         if row is None:  # another request was faster while the query ran
             return _name_taken(draft.name)
         await record(tx, author, "segment.create", row.id, {"name": row.name, "size": counts.size})
-        change = await replace_members(services, tx, row, counts, author.now, changed)
+        change = await replace_members(services, tx, row, counts, author.now, choice)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
@@ -128,54 +129,59 @@ async def update(services: SegmentServices, author: Author, name: str, edit: Seg
                 return SegmentResult(row)
             await _write(tx, author, edited, "segment.update", {"changed": ["everySeconds"]})
             return SegmentResult(await store.find_segment(tx, author.org_id, name) or edited)
-    changed = ChangedContacts(author.org_id, query_of(edited), services.keyring)
-    async with query_candidates(services, author.org_id, query_of(edited), changed) as (tx, counts):
+    choose = partial(choose_contacts, author.org_id, query_of(edited), services.keyring, None)
+    async with query_candidates(services, author.org_id, query_of(edited), choose) as (tx, counts, choice):
         # Locked only now: the query may take half a minute.
         locked = _editable(await store.lock_segment(tx, author.org_id, name), edit)
         if isinstance(locked, Refusal):
             return locked
         await _write(tx, author, edited, "segment.update", {"changed": ["sql"], "size": counts.size})
-        change = await replace_members(services, tx, edited, counts, author.now, changed)
+        change = await replace_members(services, tx, edited, counts, author.now, choice)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
-async def refresh(
-    services: SegmentServices, row: SegmentRow, now: datetime, reason: str | None = None
-) -> SegmentResult | Refusal:
+async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> SegmentResult | Refusal:
     """Run the query again and change the members; an audience is only repaired and recounted.
 
-    Where the query allows it, only the contacts that changed since the last refresh are looked at. `reason`: why the
-    caller wants all of them, with a row without watermark.
+    Where the query allows it, only the contacts that changed since the last refresh are read.
     """
     if row.kind == "audience":
         await repair(services.database, row, row.refreshed_at or row.updated_at)
         return await _recount_audience(services.database, row, now)
-    query = query_of(row)
-    changed = ChangedContacts(row.org_id, query, services.keyring, row.watermark)
     try:
-        async with query_candidates(services, row.org_id, query, changed) as (tx, counts):
-            locked = await store.lock_segment(tx, row.org_id, row.name)
-            if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
-                # The candidates come from the query as it was before that change.
-                return conflict("the segment was changed by another request; try again")
-            if locked.refreshed_at is not None and locked.refreshed_at > now:
-                return SegmentResult(locked)  # a refresh that began later was faster
-            contact_ids = changed.contact_ids
-            if contact_ids is not None and locked.watermark != row.watermark:
-                raise _OutdatedError
-            change = await replace_members(services, tx, row, counts, now, changed)
-            # Only now, because the statements above see each merge that was committed before them.
-            if contact_ids is not None and not contact_ids.issuperset(
-                await store.find_merged(tx, row.org_id, list(contact_ids))
-            ):
-                raise _OutdatedError
+        return await _refresh_query(services, row, now)
     except _OutdatedError:
+        result = await _refresh_query(services, msgspec.structs.replace(row, watermark=None), now)
+        if isinstance(result, Refusal) or result.scope is None:
+            return result
         reason = "the segment was refreshed, or contacts were merged, while its query ran"
-        return await refresh(services, msgspec.structs.replace(row, watermark=None), now, reason)
+        return msgspec.structs.replace(result, scope=RefreshScope(None, reason))
+
+
+async def _refresh_query(services: SegmentServices, row: SegmentRow, now: datetime) -> SegmentResult | Refusal:
+    """Refresh a segment from the watermark of `row`; raise _OutdatedError if that is not exact."""
+    query = query_of(row)
+    choose = partial(choose_contacts, row.org_id, query, services.keyring, row.watermark)
+    async with query_candidates(services, row.org_id, query, choose) as (tx, counts, choice):
+        assert choice is not None
+        locked = await store.lock_segment(tx, row.org_id, row.name)
+        if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
+            # The candidates come from the query as it was before that change.
+            return conflict("the segment was changed by another request; try again")
+        if locked.refreshed_at is not None and locked.refreshed_at > now:
+            return SegmentResult(locked)  # a refresh that began later was faster
+        if choice.contact_ids is not None and locked.watermark != row.watermark:
+            raise _OutdatedError
+        change = await replace_members(services, tx, row, counts, now, choice)
+        # Only now, because the statements above see each merge that was committed before them.
+        if choice.contact_ids is not None and not choice.contact_ids.issuperset(
+            await store.find_merged(tx, row.org_id, list(choice.contact_ids))
+        ):
+            raise _OutdatedError
     repaired = await repair(services.database, row, now)
-    if contact_ids is None:
-        return SegmentResult(repaired, counts, change, RefreshScope(None, reason or changed.reason))
-    return SegmentResult(repaired, None, change, RefreshScope(len(contact_ids), None))
+    if choice.contact_ids is None:
+        return SegmentResult(repaired, counts, change, RefreshScope(None, choice.reason))
+    return SegmentResult(repaired, None, change, RefreshScope(len(choice.contact_ids), None))
 
 
 @retry_conflicts
@@ -187,12 +193,12 @@ async def refresh_by_name(services: SegmentServices, author: Author, name: str) 
 async def preview(services: SegmentServices, org_id: int, request: SegmentPreviewBody) -> SegmentPreview:
     """Run a query and compare its contacts with the members of the segment named in the request. Writes nothing."""
     start_ns = monotonic_ns()
-    async with query_candidates(services, org_id, request.query) as (tx, counts):
+    async with query_candidates(services, org_id, request.query) as (tx, counts, _):
         sample = await store.sample_members(tx, _SAMPLE_SIZE)
         row = None if request.name is None else await store.find_segment(tx, org_id, request.name)
         change = None if row is None else await store.compare_members(tx, SegmentKey(org_id, row.name))
     seconds = round((monotonic_ns() - start_ns) / 1e9, 3)
-    reason = await asyncio.to_thread(refusal, request.query)
+    reason = await asyncio.to_thread(full_refresh_reason, request.query)
     return SegmentPreview(
         **msgspec.structs.asdict(counts),
         sample=tuple(sample),
@@ -284,11 +290,11 @@ async def replace_members(
     row: SegmentRow,
     counts: CandidateCounts,
     at: datetime,
-    changed: ChangedContacts | None = None,
+    choice: ContactChoice | None = None,
 ) -> MembersChange:
     """Make the candidates the members of a locked segment, and create the entries that this change starts.
 
-    `changed`: the contacts that the query has read; without it, or if it has read all, other members leave. Call
+    `choice`: the contacts that the query has read; without it, or if it has read all, other members leave. Call
     `repair` after the commit. It applies merges and erasures, which start no entries.
     """
     key = SegmentKey(row.org_id, row.name)
@@ -296,16 +302,16 @@ async def replace_members(
         await find_starter(tx, services.keyring, row.org_id, StartSource(start_type, row.name), at)
         for start_type in SEGMENT_CHANGES
     ]
-    if changed is None or changed.contact_ids is None:
+    if choice is None or choice.contact_ids is None:
         size, change = counts.size, await store.change_members(tx, key, at, partial(leaving.start, tx))
     else:
-        change = await store.change_some_members(tx, key, at, changed.contact_ids, partial(leaving.start, tx))
+        change = await store.change_some_members(tx, key, at, choice.contact_ids, partial(leaving.start, tx))
         size = await store.count_members(tx, key)
     if entering.automations:
         async for contact_ids in store.read_entered(tx, key, at):
             await entering.start(tx, contact_ids)
-    mark = None if changed is None or changed.watermark is None else msgspec.json.encode(changed.watermark)
-    refreshed = RefreshResult(size, change.entered, change.departed, at, at + interval(row), mark)
+    watermark = None if choice is None else choice.watermark
+    refreshed = RefreshResult(size, change.entered, change.departed, at, at + interval(row), watermark)
     await store.record_refresh(tx, row.org_id, row.id, refreshed)
     return change
 

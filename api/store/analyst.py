@@ -19,8 +19,8 @@ binary form.
 readers may not list the current transactions. With a snapshot of the past (`as_of`), table names resolve to the views
 of `analyst_past`.
 
-**Some contacts.** A `ContactChoice` decides in the transaction that shares the snapshot whether the query reads only
-the rows of some contacts. Then table names resolve to the views of `analyst_changed`.
+**Some contacts.** A function (`ChooseContacts`) decides in the transaction that shares the snapshot whether the query
+reads only the rows of some contacts. Then table names resolve to the views of `analyst_changed`.
 
 **Standby.** Queries run on the primary, or on a standby once it has replayed everything that was committed when the
 query arrived. A result is therefore never older than its query, and a login role that was just created exists. If
@@ -35,9 +35,10 @@ import resource
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from select import POLLIN, poll
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -251,18 +252,25 @@ class ReplicaConflictError(TooManyQueriesError):
 Evaluate: TypeAlias = Callable[[str, Sequence[BoundParameter]], Awaitable[list[str | None]]]
 
 
-class ContactChoice(Protocol):
-    """Decides which contacts a query reads."""
+class ContactChoice(msgspec.Struct, frozen=True):
+    """The contacts whose rows a query reads; `contact_ids` None: all, because of `reason`.
 
-    async def prepare(self, tx: Transaction) -> None:
-        """Read what must not be newer than the snapshot of the query."""
+    `watermark`: JSON text, from which the next choice can tell what changed since this query; None if it cannot.
+    """
 
-    async def choose(self, tx: Transaction, snapshot: Snapshot, evaluate: Evaluate) -> Collection[str] | None:
-        """Return the ids of the contacts, None for all.
+    contact_ids: frozenset[str] | None
+    watermark: bytes | None
+    reason: str | None
 
-        `evaluate` returns the first row of a SELECT, in the session and at the moment of the query.
-        """
 
+ShareSnapshot: TypeAlias = Callable[[], Awaitable[Snapshot | None]]
+ChooseContacts: TypeAlias = Callable[[Transaction, ShareSnapshot, Evaluate], Awaitable[ContactChoice]]
+"""Chooses the contacts that a query reads.
+
+It calls the second argument once: the query then sees the snapshot of the transaction, which is returned, or None if it
+cannot be told. What must not be newer than the snapshot is read before. `Evaluate` returns the first row of a SELECT,
+in the session and at the moment of the query.
+"""
 
 _PREFIX = "DECLARE gw NO SCROLL CURSOR FOR "
 _FIRST_ROWS = 16
@@ -287,11 +295,16 @@ _SESSION = (
 
 
 class AnalystCursor:
-    """A running query: its columns, then its rows."""
+    """A running query: its columns, then its rows.
+
+    `snapshot`: what it sees; None if that is unknown, or given by `as_of`. `choice`: which contacts it reads.
+    """
 
     def __init__(
         self, connection: AsyncConnection[TupleRow], database: Database, limits: QueryLimits, as_of: Snapshot | None
     ) -> None:
+        self.snapshot: Snapshot | None = None
+        self.choice: ContactChoice | None = None
         self._blocks = BlockReader(())
         self._binary = False
         self._connection = connection
@@ -307,34 +320,35 @@ class AnalystCursor:
         statement: str,
         parameters: Sequence[BoundParameter],
         binary: Collection[int] = (),
-        choice: ContactChoice | None = None,
-    ) -> Snapshot | None:
-        """Let Postgres check and plan the statement; return the snapshot it sees, None if unknown or given by `as_of`.
+        choose: ChooseContacts | None = None,
+    ) -> None:
+        """Let Postgres check and plan the statement.
 
         Cells are in binary form if all columns have one of the types `binary`. Raises QueryError or
         DatabaseUnavailableError.
         """
         await self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
-        snapshot: Snapshot | None = None
         if self._as_of is None:
             async with self._database.transaction() as tx:
-                if choice is not None:
-                    await choice.prepare(tx)
-                if (shared := await export_snapshot(tx)) is not None:
-                    name, snapshot = shared
-                    await self._execute(f"SET TRANSACTION SNAPSHOT '{name}'", ())
-                    if choice is not None:
-                        contact_ids = await choice.choose(tx, snapshot, self._evaluate)
-                        if contact_ids is not None:
-                            ids = ",".join(contact_ids)
-                            await self._execute(f"SET LOCAL workbench.changed_contacts = '{{{ids}}}'", ())
-                            await self._execute("SET LOCAL search_path = analyst_changed", ())
+                if choose is None:
+                    await self._share_snapshot(tx)
+                else:
+                    self.choice = await choose(tx, partial(self._share_snapshot, tx), self._evaluate)
+                    if self.choice.contact_ids is not None:
+                        ids = ",".join(self.choice.contact_ids)
+                        await self._execute(f"SET LOCAL workbench.changed_contacts = '{{{ids}}}'", ())
+                        await self._execute("SET LOCAL search_path = analyst_changed", ())
         await self._execute(_PREFIX + statement, parameters)
         with self._step():
             columns = await self._connection.wait(_describe(self._connection.pgconn))
         self._binary = all(column.oid in binary for column in columns)
         self._blocks = BlockReader(tuple(msgspec.structs.replace(column, binary=self._binary) for column in columns))
-        return snapshot
+
+    async def _share_snapshot(self, tx: Transaction) -> Snapshot | None:
+        if (shared := await export_snapshot(tx)) is not None:
+            name, self.snapshot = shared
+            await self._execute(f"SET TRANSACTION SNAPSHOT '{name}'", ())
+        return self.snapshot
 
     @property
     def columns(self) -> tuple[ResultColumn, ...]:

@@ -70,7 +70,7 @@ async def before_commit(team: Team, name: str) -> AsyncIterator[None]:
     """Change members as a refresh does; commit and repair them when the block ends."""
     row = await row_of(team, name)
     now = team.org.service.services.clock.now()
-    async with query_candidates(team.services, team.id, query_of(row)) as (tx, counts):
+    async with query_candidates(team.services, team.id, query_of(row)) as (tx, counts, _):
         await segments.replace_members(team.services, tx, row, counts, now)
         yield
     await segments.repair(team.services.database, row, now)

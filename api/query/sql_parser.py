@@ -130,20 +130,16 @@ def parse(text: str) -> Query:
 # --- The parser
 
 
-def words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _COMPARISON = {"<", ">", "=", "<=", ">=", "<>", "!="}
 _OR, _AND, _NOT, _IS, _COMPARE, _BETWEEN, _OTHER, _ADD, _MULTIPLY, _POWER, _ZONE, _SIGN, _INDEX, _CAST = range(1, 15)
 _OPERATOR_CHARACTERS = frozenset("+-*/<>=~!@#%^&|`?")
-_TYPES = words(
+_TYPES = frozenset(
     """
     text varchar numeric decimal integer int smallint bigint int2 int4 int8 boolean bool uuid json jsonb date
     timestamp timestamptz interval float float4 float8 real double
-    """
+    """.split()
 )
-_RESERVED = words(
+_RESERVED = frozenset(
     """
     all and any array as asc asymmetric both case cast check collate column cross cube current_time desc
     distinct do else end except fetch filter for foreign from full grant group grouping having ilike in inner
@@ -151,7 +147,7 @@ _RESERVED = words(
     on only or order outer over overlaps placing returning right rollup row select session_user sets similar
     some symmetric table tablesample then to trailing union unique user using values variadic verbose when where
     window with within
-    """
+    """.split()
 )
 _KEYWORD_CALLS = frozenset(("current_date", "current_timestamp", "localtimestamp"))
 
@@ -206,7 +202,7 @@ class _Parser:
         return self._tokens[self._at]
 
     @property
-    def _end(self) -> int:
+    def _previous_end(self) -> int:
         return self._tokens[self._at - 1].end
 
     def refuse(self, reason: str | None = None) -> NoReturn:
@@ -276,7 +272,7 @@ class _Parser:
                     self._take("desc")
                 if self._take("nulls") and not self._take("first"):
                     self._expect("last")
-        return Query(tuple(named), body, tuple(order), start=start, end=self._end)
+        return Query(tuple(named), body, tuple(order), start=start, end=self._previous_end)
 
     def _combination(self) -> Select | Combination:
         left = self._intersection()
@@ -294,7 +290,7 @@ class _Parser:
         self._next()
         if not self._take("all"):
             self._take("distinct")
-        return Combination(left, right(), start=left.start, end=self._end)
+        return Combination(left, right(), start=left.start, end=self._previous_end)
 
     def _select(self) -> Select | Combination:
         start = self.token.start
@@ -322,20 +318,22 @@ class _Parser:
             while not groups or self._take(","):
                 groups.append(self._expression())
         having = self._expression() if self._take("having") else None
-        return Select(tuple(items), tuple(sources), where, tuple(groups), having, start=start, end=self._end)
+        return Select(tuple(items), tuple(sources), where, tuple(groups), having, start=start, end=self._previous_end)
 
     def _item(self) -> ResultItem:
         start = self.token.start
         if self._is("*"):
             self._next()
-            return ResultItem(Column(None, "*", start=start, end=self._end), None, start=start, end=self._end)
+            return ResultItem(
+                Column(None, "*", start=start, end=self._previous_end), None, start=start, end=self._previous_end
+            )
         value = self._expression(stars=True)
         name = None
         if self._take("as"):
             name = self._next().text  # any word may follow AS
         elif self.token.kind == "quoted" or (self.token.kind == "word" and self.token.text not in _RESERVED):
             name = self._next().text
-        return ResultItem(value, name, start=start, end=self._end)
+        return ResultItem(value, name, start=start, end=self._previous_end)
 
     def _join(self) -> Join | None:
         if self._take(","):
@@ -387,7 +385,7 @@ class _Parser:
             else:
                 self._expect("on")
                 on = self._expression()
-        return Source(value, name, columns, join, on, using, start=start, end=self._end)
+        return Source(value, name, columns, join, on, using, start=start, end=self._previous_end)
 
     # --- Expressions
 
@@ -401,38 +399,38 @@ class _Parser:
         self._depth -= 1
         return left
 
-    def _made(self, operator: str, start: int, *operands: Expression) -> SqlOperation:
-        return SqlOperation(operator, operands, start=start, end=self._end)
+    def _operation(self, operator: str, start: int, *operands: Expression) -> SqlOperation:
+        return SqlOperation(operator, operands, start=start, end=self._previous_end)
 
     def _prefix(self, stars: bool) -> Expression:
         token, start = self.token, self.token.start
         if token.kind == "value":
             self._next()
-            return Constant(token.text, start=start, end=self._end)
+            return Constant(token.text, start=start, end=self._previous_end)
         if token.kind == "operator" and token.text in ("+", "-"):
             self._next()
-            return self._made(token.text, start, self._expression(_SIGN))
+            return self._operation(token.text, start, self._expression(_SIGN))
         if self._take("("):
             if self._is("select", "with"):
                 query = self.query()
                 self._expect(")")
-                return Subquery("scalar", query, start=start, end=self._end)
+                return Subquery("scalar", query, start=start, end=self._previous_end)
             inner = self._expression()
             if self._is(","):
                 self.refuse("a row of values")
             self._expect(")")
-            return self._made("()", start, inner)
+            return self._operation("()", start, inner)
         if token.kind == "quoted":
             return self._column(stars)
         if token.kind != "word":
             self.refuse()
         if self._take("not"):
-            return self._made("not", start, self._expression(_NOT))
+            return self._operation("not", start, self._expression(_NOT))
         if self._take("exists"):
             self._expect("(")
             query = self.query()
             self._expect(")")
-            return Subquery("exists", query, start=start, end=self._end)
+            return Subquery("exists", query, start=start, end=self._previous_end)
         if self._take("case"):
             parts = [] if self._is("when") else [self._expression()]
             while self._take("when"):
@@ -442,32 +440,32 @@ class _Parser:
             if self._take("else"):
                 parts.append(self._expression())
             self._expect("end")
-            return self._made("case", start, *parts)
+            return self._operation("case", start, *parts)
         if self._take("cast"):
             self._expect("(")
             value = self._expression()
             self._expect("as")
             name = self._type()
             self._expect(")")
-            return self._made(f"::{name}", start, value)
+            return self._operation(f"::{name}", start, value)
         if self._take("array", "["):
             elements: list[Expression] = []
             while not self._is("]") and (not elements or self._take(",")):
                 elements.append(self._expression())
             self._expect("]")
-            return self._made("array", start, *elements)
+            return self._operation("array", start, *elements)
         if token.text in ("true", "false", "null"):
             self._next()
-            return Constant(token.text, start=start, end=self._end)
+            return Constant(token.text, start=start, end=self._previous_end)
         if token.text in _KEYWORD_CALLS:
             self._next()
-            return FunctionCall(token.text, (), start=start, end=self._end)
+            return FunctionCall(token.text, (), start=start, end=self._previous_end)
         following = self._tokens[self._at + 1]
         if following.kind == "value" and following.text[0] in "'$" and token.text in _TYPES | {"interval"}:
             self._next()
             self._next()
             literal = Constant(following.text, start=following.start, end=following.end)
-            return self._made(f"::{token.text}", start, literal)
+            return self._operation(f"::{token.text}", start, literal)
         return self._column(stars)
 
     def _column(self, stars: bool) -> Expression:
@@ -476,19 +474,19 @@ class _Parser:
         if self._is("(") and not is_quoted:
             return self._call(name, start)
         if not self._take("."):
-            return Column(None, name, start=start, end=self._end)
+            return Column(None, name, start=start, end=self._previous_end)
         if stars and self._take("*"):
-            return Column(name, "*", start=start, end=self._end)
+            return Column(name, "*", start=start, end=self._previous_end)
         token = self._next()
         if token.kind not in ("word", "quoted") or self._is(".", "("):
             self.refuse()
-        return Column(name, token.text, start=start, end=self._end)
+        return Column(name, token.text, start=start, end=self._previous_end)
 
     def _call(self, name: str, start: int) -> FunctionCall:
         self._expect("(")
         arguments: list[Expression] = []
         if name == "extract":
-            arguments.append(Constant(self._name(), start=start, end=self._end))
+            arguments.append(Constant(self._name(), start=start, end=self._previous_end))
             self._expect("from")
             arguments.append(self._expression())
         elif self._take("*"):
@@ -509,7 +507,7 @@ class _Parser:
             self._expect(")")
         if self._is("over"):
             self.refuse("a window function")
-        return FunctionCall(name, tuple(arguments), condition, start=start, end=self._end)
+        return FunctionCall(name, tuple(arguments), condition, start=start, end=self._previous_end)
 
     def _type(self) -> str:
         name = self._name()
@@ -555,17 +553,17 @@ class _Parser:
                     self.refuse(f"{quantifier.upper()} (SELECT …)")
                 values = self._expression()
                 self._expect(")")
-                return self._made(f"{token.text} {quantifier}", start, left, values)
-            return self._made(token.text, start, left, self._expression(own))
+                return self._operation(f"{token.text} {quantifier}", start, left, values)
+            return self._operation(token.text, start, left, self._expression(own))
         if token.kind == "mark":
             if token.text == "::" and power < _CAST:
                 self._next()
-                return self._made(f"::{self._type()}", start, left)
+                return self._operation(f"::{self._type()}", start, left)
             if token.text == "[" and power < _INDEX:
                 self._next()
                 index = self._expression()
                 self._expect("]")
-                return self._made("[]", start, left, index)
+                return self._operation("[]", start, left, index)
             return None
         if token.kind != "word":
             return None
@@ -574,28 +572,28 @@ class _Parser:
             if own <= power:
                 return None
             self._next()
-            return self._made(token.text, start, left, self._expression(own))
+            return self._operation(token.text, start, left, self._expression(own))
         if token.text in ("is", "isnull", "notnull") and power < _IS:
-            return self._is_test(left)
+            return self._parse_is(left)
         if token.text == "at" and power < _ZONE and self._take("at", "time", "zone"):
-            return self._made("at time zone", start, left, self._expression(_ZONE))
+            return self._operation("at time zone", start, left, self._expression(_ZONE))
         following = self._tokens[self._at + 1].text if token.text == "not" else token.text
         if following in ("in", "between", "like", "ilike") and power < _BETWEEN:
-            return self._matching(left)
+            return self._parse_in_between_like(left)
         return None
 
-    def _is_test(self, left: Expression) -> Expression:
+    def _parse_is(self, left: Expression) -> Expression:
         if self._next().text != "is":
-            return self._made("is null", left.start, left)
+            return self._operation("is null", left.start, left)
         self._take("not")
         if self._take("distinct", "from"):
-            return self._made("is distinct from", left.start, left, self._expression(_IS))
+            return self._operation("is distinct from", left.start, left, self._expression(_IS))
         if self._is("null", "true", "false", "unknown"):
             self._next()
-            return self._made("is null", left.start, left)
+            return self._operation("is null", left.start, left)
         return self.refuse()
 
-    def _matching(self, left: Expression) -> Expression:
+    def _parse_in_between_like(self, left: Expression) -> Expression:
         is_negated = self._take("not")
         word = self._next().text
         if word == "between":
@@ -603,19 +601,19 @@ class _Parser:
                 self.refuse("BETWEEN SYMMETRIC")
             low = self._expression(_BETWEEN)
             self._expect("and")
-            return self._made("between", left.start, left, low, self._expression(_BETWEEN))
+            return self._operation("between", left.start, left, low, self._expression(_BETWEEN))
         if word != "in":
             pattern = self._expression(_BETWEEN)
             if self._is("escape"):
                 self.refuse()
-            return self._made("like", left.start, left, pattern)
+            return self._operation("like", left.start, left, pattern)
         self._expect("(")
         if self._is("select", "with"):
             query = self.query()
             self._expect(")")
-            return Subquery("not in" if is_negated else "in", query, left, start=left.start, end=self._end)
+            return Subquery("not in" if is_negated else "in", query, left, start=left.start, end=self._previous_end)
         values = [self._expression()]
         while self._take(","):
             values.append(self._expression())
         self._expect(")")
-        return self._made("in", left.start, left, *values)
+        return self._operation("in", left.start, left, *values)
