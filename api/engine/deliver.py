@@ -213,7 +213,7 @@ def judge(
             retrying = run.to(State.RETRYING, attempt=run.attempt - 1, due_at=due_at, error=error, since=None)
             return Decision(retrying), AttemptResult("queued", None)
         case Retry() | Failed() | Unknown():
-            error = DELIVERY_ERRORS.get(outcome.reason, outcome.reason)
+            error = DELIVERY_ERRORS[outcome.reason]
             if outcome.detail:
                 error = f"{error} ({outcome.detail})"
             after_s = (outcome.after_seconds or 0) if isinstance(outcome, Retry) else 0

@@ -16,7 +16,7 @@ import msgspec
 
 from api.clock import monotonic_ns
 from api.engine.claims import run_of
-from api.engine.facts import BatchFacts, Graphs
+from api.engine.facts import BatchFacts, GraphSource
 from api.store.entries import Claim, EntryStepRow, EntryUpdate, TagChange, joined_names, joining_key
 from api.store.events import ATTRIBUTES_TOO_LARGE
 from api.store.messages import NewMessage
@@ -208,7 +208,7 @@ def attribute_changes(batch: Iterable[EntryProgress]) -> dict[str, dict[str, Jso
     return changes
 
 
-def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: BatchFacts) -> list[EntryProgress]:
+def advance_slice(org_id: int, claims: list[Claim], graphs: GraphSource, facts: BatchFacts) -> list[EntryProgress]:
     """Advance claimed entries of different contacts, until all are done or the slice is long or large enough.
 
     Advances at least one.
