@@ -96,7 +96,7 @@ torture: $(VENV)/dev.stamp  ## ten minutes of load, kills and misuse, then a ver
 fidelity: $(VENV)/dev.stamp  ## compare all interpreters on 10,000 random worlds (ARGS="--cases 1000 --seed 7")
 	$(BIN)/python -m tests.fidelity --cases 10000 --seed now $(ARGS)
 
-mutants: build/mutmut.stamp  ## mutate the language; print mutants that no test kills (MUTANTS="workbench.language.advance")
+mutants: build/mutmut.stamp  ## mutate the code that decides; print mutants that no test kills (MUTANTS="workbench.language.advance")
 	PYTHONPATH=build/mutmut $(BIN)/python -m tests.mutants $(MUTANTS)
 
 build/mutmut.stamp: requirements/mutants.txt $(VENV)/dev.stamp

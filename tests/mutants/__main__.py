@@ -1,4 +1,4 @@
-"""Changes the language in one place at a time, and says which changes no test notices (`make mutants`).
+"""Changes the code that decides in one place at a time, and says which changes no test notices (`make mutants`).
 
 mutmut makes the changes. They run here, because a run of pytest for each takes seconds: the tests are collected once,
 and run once to see which statements each of them reaches. A mutant is then a fork of this process, in which a function
@@ -7,6 +7,7 @@ mutants of the function, then the quick ones, and ends at the first that fails. 
 so nothing is cached there that a mutant should compute.
 
 Results are appended to build/mutants.jsonl. A mutant is run again if its function has changed, or with `--again`.
+`report.py` tells what they mean.
 """
 
 import argparse
@@ -22,10 +23,10 @@ import sys
 import textwrap
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
-from itertools import pairwise
+from fnmatch import fnmatchcase
+from itertools import islice, pairwise
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, TextIO, TypeAlias
@@ -39,10 +40,26 @@ from mutmut.mutation.file_mutation import Mutation, MutationVisitor, deep_replac
 from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import get_ignored_lines
 
-MUTATED = ("workbench/language/*.py", "api/ingest/identity.py")
-TESTS = ("tests/language", "tests/text/test_round_trip.py", "tests/ingest/test_identity_resolution.py")
-RESULTS = Path("build/mutants.jsonl")
+from tests.mutants import report
+from tests.mutants.report import Result
+
+MUTATED = {  # the functions to change, by path
+    "workbench/language/*.py": ("*",),
+    "api/engine/progress.py": ("*",),
+    "api/engine/deliver.py": ("judge", "_with_outcome"),
+    "api/ingest/identity.py": (
+        *("resolve_contacts", "recognise", "_assign_identifiers", "_plan_attributes", "_distinct_keys"),
+        *("ContactIdentifiers.*", "AttributeChange.*"),
+    ),
+}
+TESTS = (
+    "tests/language",
+    "tests/text/test_round_trip.py",
+    "tests/ingest/test_identity_resolution.py",
+    "tests/engine/test_progress.py",
+)
 MEMORY_BYTES = 4 << 30  # a mutant that never stops appending ends here
+KILLING = {signal.SIGXCPU, signal.SIGSEGV}  # a loop or a recursion without end; another signal comes from outside
 
 Functions: TypeAlias = dict[tuple[str, str], list[FunctionType]]  # by the path of the file and the qualified name
 
@@ -72,58 +89,31 @@ class Reached:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", default=["*"], help="such as workbench.language.advance")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--sample", type=int, help="run only the first so many of each module, in their random order")
+    parser.add_argument("--seconds", type=float, default=3, help="CPU time after which a mutant has survived")
     parser.add_argument("--again", action="store_true", help="run those again that survived or were not reached")
     parser.add_argument("--tests", nargs="*", help="run only these, which is quick, and keep only what they kill")
     parser.add_argument("--report", action="store_true", help="only tell what is known")
+    parser.add_argument("--write", action="store_true", help="write what is known into tests/mutants/results.md")
     arguments = parser.parse_args()
     files = [path for pattern in MUTATED for path in sorted(map(str, Path().glob(pattern)))]
-    paths = dict.fromkeys(path for module in arguments.modules for path in files if fnmatch(_module(path), module))
-    if not arguments.report:
+    paths = dict.fromkeys(path for module in arguments.modules for path in files if fnmatchcase(_module(path), module))
+    if not arguments.report and not arguments.write:
+        # A run may be stopped for long: faulthandler must not end it then.
         options = ["-q", "-s", "--assert=plain", "--tb=native", "--hypothesis-profile=mutants"]
-        runner = _Runner(list(paths), arguments.processes, arguments.again, is_partial=bool(arguments.tests))
-        if code := pytest.main([*options, *(arguments.tests or TESTS)], plugins=[runner]):
+        options += ["-o", "faulthandler_timeout=0"]
+        if code := pytest.main([*options, *(arguments.tests or TESTS)], plugins=[_Runner(list(paths), arguments)]):
             return int(code)
-    _report(paths)
+    reports, reasons = report.read_reports(map(_module, paths)), report.read_reasons()
+    if arguments.write:
+        report.write_page(reports, reasons)
+        return 0
+    for result in (result for module in reports for result in module.survivors):
+        if report.reason_for(result, reasons) is None:
+            _print(report.describe(result))
+    _print("\n".join(report.table(reports, reasons)))
     return 0
-
-
-def _report(paths: Iterable[str]) -> None:
-    keys, results = _results()
-    total: Counter[str] = Counter()
-    table = [f"{'':34}{'mutants':>9}{'killed':>9}{'survived':>9}{'not reached':>13}{'not run':>9}"]
-    for path in paths:
-        count: Counter[str] = Counter()
-        for key in keys.get(path, ()):
-            result = results.get(key)
-            verdict = result["verdict"] if result else "not run"
-            count[verdict] += 1
-            if result and verdict != "killed":
-                _print(_describe(result))
-        table.append(_table_row(_module(path), count))
-        total += count
-    _print("\n".join([*table, _table_row("all", total)]))
-
-
-def _describe(result: dict[str, Any]) -> str:
-    return f"{result['verdict']}: {result['key']}, line {result['line']}\n{result['diff']}"
-
-
-def _table_row(name: str, count: Counter[str]) -> str:
-    figures = f"{count['survived']:>9}{count['not reached']:>13}{count['not run']:>9}"
-    return f"{name:34}{count.total():>9}{count['killed']:>9}{figures}{count['killed'] / max(1, count.total()):>8.1%}"
-
-
-def _results() -> tuple[dict[str, list[str]], dict[str, dict[str, Any]]]:
-    """The mutants of each file when it was last changed, and the newest result of each mutant."""
-    keys, results = {}, {}
-    for line in RESULTS.read_text().splitlines() if RESULTS.exists() else ():
-        record = json.loads(line)
-        if "path" in record:
-            keys[record["path"]] = record["keys"]
-        else:
-            results[record["key"]] = record
-    return keys, results
 
 
 def _print(text: str) -> None:
@@ -135,14 +125,20 @@ def _module(path: str) -> str:
     return path.removesuffix(".py").replace("/", ".")
 
 
-def _mutants(path: str) -> Iterator[Mutant]:
-    """The changes of functions and methods that mutmut makes in a file, in the order of the file."""
+def _mutants(path: str) -> list[Mutant]:
+    """The changes of functions and methods that mutmut makes in a file, in a random order that is always the same."""
+    return sorted(_mutants_in_order(path), key=lambda mutant: hashlib.sha256(mutant.key.encode()).digest())
+
+
+def _mutants_in_order(path: str) -> Iterator[Mutant]:
     source = Path(path).read_text()
     wrapper = MetadataWrapper(libcst.parse_module(source))
     visitor = _Visitor(mutation_operators, get_ignored_lines(path, source, wrapper))
     wrapper.visit(visitor)
     positions, parents = wrapper.resolve(PositionProvider), wrapper.resolve(ParentNodeProvider)
     numbers: Counter[str] = Counter()
+    hashes: dict[libcst.FunctionDef, str] = {}
+    names = next(names for pattern, names in MUTATED.items() if fnmatchcase(path, pattern))
     for mutation in visitor.mutations:
         function = mutation.contained_by_top_level_function
         if not isinstance(function, libcst.FunctionDef):
@@ -150,9 +146,12 @@ def _mutants(path: str) -> Iterator[Mutant]:
         name, owner = function.name.value, parents.get(parents[function])
         if isinstance(owner, libcst.ClassDef):
             name = f"{owner.name.value}.{name}"
-        text = wrapper.module.code_for_node(function)
+        if not any(fnmatchcase(name, pattern) for pattern in names):
+            continue
+        if function not in hashes:
+            hashes[function] = hashlib.sha256(wrapper.module.code_for_node(function).encode()).hexdigest()[:8]
         numbers[name] += 1
-        key = f"{_module(path)}:{name}:{hashlib.sha256(text.encode()).hexdigest()[:8]}:{numbers[name]}"
+        key = f"{_module(path)}:{name}:{hashes[function]}:{numbers[name]}"
         statement: libcst.CSTNode = mutation.original_node
         is_read = True
         while not isinstance(statement, libcst.SimpleStatementLine | libcst.BaseCompoundStatement):
@@ -181,12 +180,14 @@ class _Visitor(MutationVisitor):
 class _Runner:
     """A plugin of pytest that runs mutants in place of the tests."""
 
-    def __init__(self, paths: Sequence[str], processes: int, again: bool, *, is_partial: bool) -> None:
+    def __init__(self, paths: Sequence[str], arguments: argparse.Namespace) -> None:
         self._paths = paths
-        self._processes = processes
-        self._is_partial = is_partial
-        done = _results()[1].values()
-        self._done = {result["key"] for result in done if result["verdict"] == "killed" or not again}
+        self._jobs = arguments.jobs
+        self._sample = arguments.sample
+        self._seconds = arguments.seconds
+        self._is_partial = bool(arguments.tests)
+        done = report.read_results()[1].values()
+        self._done = {result["key"] for result in done if result["verdict"] == "killed" or not arguments.again}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out tests that need Postgres, and these."""
@@ -212,14 +213,15 @@ class _Runner:
                 functions[value.__code__.co_filename, value.__code__.co_qualname].append(value)
         gc.freeze()
         started, counts = time.monotonic(), Counter[str]()
-        with RESULTS.open("a") as file:
+        with report.RESULTS.open("a") as file:
             waiting = self._waiting(file)
             for result in self._run(waiting, session.items, reached, functions):
-                if result["verdict"] == "killed" or not self._is_partial:
+                decided = result["verdict"] in ("survived", "not reached") and not self._is_partial
+                if decided or result["verdict"] == "killed":
                     file.write(json.dumps(result) + "\n")
                     file.flush()
                 else:
-                    _print(_describe(result))
+                    _print(report.describe(result))
                 counts[result["verdict"]] += 1
                 if counts.total() % 100 == 0:
                     rate = counts.total() / (time.monotonic() - started) * 60
@@ -229,17 +231,17 @@ class _Runner:
     def _waiting(self, file: TextIO) -> Iterator[Mutant]:
         """The mutants to run; the tree of only one file at a time is in memory, because each fork copies its pages."""
         for path in self._paths:
-            mutants = list(_mutants(path))
-            file.write(json.dumps({"path": path, "keys": [mutant.key for mutant in mutants]}) + "\n")
-            yield from (mutant for mutant in mutants if mutant.key not in self._done)
+            mutants = _mutants(path)
+            file.write(json.dumps({"module": _module(path), "keys": [mutant.key for mutant in mutants]}) + "\n")
+            yield from (mutant for mutant in islice(mutants, self._sample) if mutant.key not in self._done)
 
     def _run(
         self, waiting: Iterator[Mutant], items: list[pytest.Item], reached: Reached, functions: Functions
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Result]:
         failed: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)  # by function, tests that noticed a change
         running: dict[int, tuple[Mutant, int]] = {}
         while True:
-            while len(running) < self._processes and (mutant := next(waiting, None)) is not None:
+            while len(running) < self._jobs and (mutant := next(waiting, None)) is not None:
                 by_line = reached.tests.get(mutant.path, {})
                 noticed = failed[mutant.path, mutant.function]
                 tests = sorted(
@@ -250,9 +252,8 @@ class _Runner:
                 pid = os.fork()
                 if pid == 0:
                     os.close(reading)
-                    _run_mutant(
-                        mutant, functions, [(test, items[test], reached.seconds[test]) for test in tests], writing
-                    )
+                    chosen = [(test, items[test], reached.seconds[test]) for test in tests]
+                    _run_mutant(mutant, functions, chosen, self._seconds, writing)
                 os.close(writing)
                 running[pid] = mutant, reading
             if not running:
@@ -266,15 +267,19 @@ class _Runner:
                 failed[mutant.path, mutant.function][int(failure)] += 1
                 yield result | {"verdict": "killed", "by": items[int(failure)].nodeid}
             elif os.WIFSIGNALED(status):
-                yield result | {"verdict": "killed", "by": signal.Signals(os.WTERMSIG(status)).name}
+                number = signal.Signals(os.WTERMSIG(status))
+                yield result | {"verdict": "killed" if number in KILLING else "error", "by": number.name}
             else:
-                yield result | {"verdict": failure}
+                yield result | {"verdict": failure or f"error: exit status {os.waitstatus_to_exitcode(status)}"}
 
 
 def _run_mutant(
-    mutant: Mutant, functions: Functions, tests: list[tuple[int, pytest.Item, float]], writing: int
+    mutant: Mutant, functions: Functions, tests: list[tuple[int, pytest.Item, float]], max_seconds: float, writing: int
 ) -> None:
-    """Run the tests with the mutant until one fails, then end. Write the difference and the number of that test."""
+    """Run the tests with the mutant until one fails or the time is over, then end.
+
+    Writes the difference, and the number of the test that failed or another verdict.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
         path = str(Path(mutant.path).resolve())
@@ -297,6 +302,8 @@ def _run_mutant(
             resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
             if _fails(item, None if following is None else following[1]):
                 failure = number
+                break
+            if time.process_time() > max_seconds:
                 break
         verdict = "survived" if tests else "not reached"
         os.write(writing, str(verdict if failure is None else failure).encode())
