@@ -102,3 +102,22 @@ def test_a_schedule_may_be_for_all_contacts_in_utc() -> None:
     trigger = read_trigger({"type": "schedule", "cron": "0 9 * * *"})
     assert isinstance(trigger, Trigger)
     assert trigger.source == StartSource("schedule", None, "0 9 * * *", "UTC", "once")
+
+
+def test_times_are_in_utc_and_those_of_the_day_before_are_past() -> None:
+    cron = read_cron("0 0 * * *", time_zone("Asia/Tokyo"))
+    assert isinstance(cron, Cron)
+    (moment,) = islice(cron.times_after(datetime(2025, 1, 1, 15, tzinfo=UTC)), 1)
+    assert (moment, moment.tzinfo) == (datetime(2025, 1, 2, 15, tzinfo=UTC), UTC)
+
+
+@pytest.mark.parametrize(
+    ("expression", "fires"), [("*/59 * * * *", True), ("*/1 * * * *", True), ("*/0 * * * *", False)]
+)
+def test_a_step_is_at_least_one(expression: str, fires: bool) -> None:
+    assert isinstance(read_cron(expression, UTC), Cron) is fires
+
+
+def test_the_longest_expression() -> None:
+    assert isinstance(read_cron("0 9 * *" + " " * 192 + "*", UTC), Cron)
+    assert isinstance(read_cron("0 9 * *" + " " * 193 + "*", UTC), str)

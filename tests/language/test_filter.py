@@ -9,7 +9,22 @@ from hypothesis import strategies as st
 
 from tests.language.strategies import NOW
 from workbench.language.codec import decode
-from workbench.language.filter import MISSING, OPERATORS, Filter, Verdict, explain, matches, passes, value_at
+from workbench.language.filter import (
+    MISSING,
+    OPERATORS,
+    Filter,
+    Verdict,
+    Where,
+    condition_fields,
+    equated_values,
+    explain,
+    is_expression,
+    matches,
+    passes,
+    paths_of,
+    value_at,
+    written_conditions,
+)
 
 CONTEXT = decode(
     b"""{"text": "Premium plan", "one": 1, "half": 0.5, "yes": true, "no": false, "nothing": null,
@@ -185,3 +200,67 @@ def test_filters_never_raise_and_agree_with_their_explanation(
 @given(st.dictionaries(paths, values), paths, values)
 def test_neq_is_the_opposite_of_eq(context: dict[str, Any], path: str, value: Any) -> None:
     assert passes(Filter(path, "eq", value), context, NOW) is not passes(Filter(path, "neq", value), context, NOW)
+
+
+@pytest.mark.parametrize(
+    ("filter_", "paths", "required", "values"),
+    [
+        (Filter("plan", "eq", "pro"), {"plan"}, {"plan"}, ["pro"]),
+        (Filter("plan", "in", ["pro", "max"]), {"plan"}, {"plan"}, ["pro", "max"]),
+        (Filter("plan", "in", "pro"), {"plan"}, {"plan"}, []),
+        (Filter("plan", "neq", "pro"), {"plan"}, set(), None),
+        (Filter("plan", "exists"), {"plan"}, {"plan"}, None),
+        (Filter("plan", "contains", "p"), {"plan"}, {"plan"}, None),
+        (Filter("plan", "like", "p"), {"plan"}, set(), None),
+        (Where("plan == 'pro' or size is defined"), {"plan", "size"}, set(), None),
+        (Where("amountUsd > 5"), {"amountUsd"}, {"amountUsd"}, None),
+    ],
+)
+def test_the_paths_of_a_filter_and_the_values_that_can_pass(
+    filter_: Filter, paths: set[str], required: set[str], values: list[Any] | None
+) -> None:
+    assert (filter_.paths, filter_.required, equated_values(filter_)) == (paths, required, values)
+
+
+def test_the_paths_of_an_expression_and_none_if_it_is_not_one() -> None:
+    assert paths_of("plan == 'pro' and contact.size > 1") == {"plan", "contact.size"}
+    assert paths_of("plan ==") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("contact.plan", False), ("0xa:b/c@d-e$", False), ("a > 1", True), ("", True)]
+)
+def test_a_text_that_is_more_than_a_path_is_an_expression(text: str, expected: bool) -> None:
+    assert is_expression(text) is expected
+
+
+ONE, TWO = {"path": "a", "operator": "exists"}, {"path": "b", "operator": "eq", "value": 1}
+
+
+@pytest.mark.parametrize(
+    ("owner", "conditions"),
+    [
+        ({}, []),
+        ({"filters": None, "where": None}, []),
+        ({"filters": [ONE, TWO]}, [ONE, TWO]),
+        ({"where": "a > 1"}, [{"where": "a > 1"}]),
+        ({"filters": [ONE], "where": "a > 1", "id": "x"}, [ONE, {"where": "a > 1"}]),
+    ],
+)
+def test_conditions_are_filters_and_then_where(owner: dict[str, Any], conditions: list[Any]) -> None:
+    assert written_conditions(owner) == conditions
+
+
+@pytest.mark.parametrize(
+    ("conditions", "fields"),
+    [
+        ([], {"filters": []}),
+        ([ONE, "odd", {"where": "a", "path": "b"}], {"filters": [ONE, "odd", {"where": "a", "path": "b"}]}),
+        ([{"where": "a or b"}, TWO], {"filters": [TWO], "where": "a or b"}),
+        ([{"where": "a > 1"}, ONE, {"where": "order < 2"}], {"filters": [ONE], "where": "a > 1 and order < 2"}),
+        ([{"where": "a or b"}, {"where": "x if y"}], {"filters": [], "where": "(a or b) and (x if y)"}),
+        ([{"where": "a"}, {"where": "b"}, {"where": 3}], {"filters": [], "where": "a and b and 3"}),
+    ],
+)
+def test_several_expressions_are_joined(conditions: list[Any], fields: dict[str, Any]) -> None:
+    assert condition_fields(conditions) == fields

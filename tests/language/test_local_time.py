@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.language.local_time import LONGEST_DAY, date_moment, day_start, next_moment, time_zone
+from workbench.language.local_time import LONGEST_DAY, date_moment, day_start, find_zone, next_moment, time_zone
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 ZURICH = "Europe/Zurich"
@@ -112,3 +112,18 @@ def test_a_day_begins_at_midnight_by_the_clock_of_the_zone(zone: str | None, now
 def test_no_day_is_longer_than_the_longest(since_1970: timedelta, zone: str) -> None:
     now = datetime(1970, 1, 1, tzinfo=UTC) + since_1970
     assert timedelta() <= now - day_start(time_zone(zone), now) < LONGEST_DAY
+
+
+def test_moments_are_in_utc() -> None:
+    now, zone = at("2026-11-20 10:00"), time_zone(ZURICH)
+    dated = date_moment("2026-11-20", timedelta(), None, (), zone)
+    assert dated == at("2026-11-19 23:00")
+    assert {
+        moment.tzinfo for moment in (day_start(zone, now), next_moment(time(9), (), zone, now), dated) if moment
+    } == {UTC}
+
+
+def test_the_name_of_a_zone_is_bounded() -> None:
+    assert find_zone("Etc/" + "x" * 60) is None
+    assert find_zone("Europe/Zurich") == time_zone(ZURICH)
+    assert find_zone(5) is None

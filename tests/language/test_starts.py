@@ -10,9 +10,13 @@ from tests.language.strategies import NOW, graph_of
 from workbench.language.check import CatalogFacts, check, check_against, segments_of
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
+from workbench.language.cron import Cron
 from workbench.language.event import Event, Identifiers
 from workbench.language.graph import Graph
+from workbench.language.local_time import time_zone
+from workbench.language.problem import Problem
 from workbench.language.simulate import SimulatedAutomation, simulate
+from workbench.language.starts import StartSource, read_start_sample
 from workbench.language.trigger import Trigger, read_sample, read_trigger
 
 SPEC = {"type": "segment_entered", "segment": "vip"}
@@ -122,3 +126,81 @@ def test_values_that_a_start_never_has_and_unknown_segments_are_reported() -> No
     assert [(item.field, item.message) for item in warnings] == [
         ("triggerSpec.segment", "unknown segment 'vip'; did you mean 'vips'?")
     ]
+
+
+WEEKLY = StartSource("schedule", None, "0 9 * * mon", "Europe/Zurich", "skip")
+SHOWN = {"cron": "0 9 * * mon", "timezone": "Europe/Zurich", "missed": "skip"}
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "shown"),
+    [
+        (StartSource("segment_entered", "vip"), "segment_entered:vip", {"segment": "vip"}),
+        (StartSource("segment_left", "vip"), "segment_left:vip", {"segment": "vip"}),
+        (StartSource("broadcast"), "broadcast", {"segment": None}),
+        (WEEKLY, "schedule:0 9 * * mon:Europe/Zurich:", {"segment": None, **SHOWN}),
+        (
+            StartSource("schedule", "vip", "0 9 * * mon", "Europe/Zurich", "skip"),
+            "schedule:0 9 * * mon:Europe/Zurich:vip",
+            {"segment": "vip", **SHOWN},
+        ),
+    ],
+)
+def test_the_key_of_a_source_and_what_titles_show_of_it(source: StartSource, key: str, shown: dict[str, Any]) -> None:
+    assert (source.key, source.shown_values, source.name) == (key, shown, source.type)
+
+
+def test_the_times_of_a_schedule_are_in_its_zone() -> None:
+    times = WEEKLY.times()
+    assert isinstance(times, Cron)
+    assert (times.hours, times.zone) == ({9}, time_zone("Europe/Zurich"))
+    assert StartSource("segment_left", "vip").times() == StartSource("schedule", cron="x").times()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"type": "segment_left", "segment": "vip"},
+        {"type": "broadcast"},
+        {"type": "schedule", "segment": "vip", "cron": "0 9 * * mon", "timezone": "Europe/Zurich", "missed": "skip"},
+    ],
+)
+def test_a_source_has_every_field_of_its_spec(spec: dict[str, Any]) -> None:
+    fields = {"cron": None, "segment": None, "timezone": "UTC", "missed": "once"} | spec
+    read = read_trigger(spec)
+    assert isinstance(read, Trigger)
+    assert read.source == StartSource(**fields)
+
+
+def test_every_problem_of_a_schedule_is_named_with_what_to_write() -> None:
+    spec = {"type": "schedule", "segment": 5, "cron": 5, "timezone": 5, "missed": 5, "filters": [5], "where": "a"}
+    assert read_trigger(spec)[:6] == (  # type: ignore[index]
+        Problem("triggerSpec.filters", "does not belong to a schedule: its contacts are those of a segment"),
+        Problem("triggerSpec.where", "does not belong to a schedule: its contacts are those of a segment"),
+        Problem("triggerSpec.segment", "must be the name of a segment, like vip"),
+        Problem("triggerSpec.timezone", "must be a time zone, like Europe/Zurich"),
+        Problem(
+            "triggerSpec.cron",
+            "must have five fields (minute, hour, day of the month, month, day of the week), like 0 9 * * mon",
+        ),
+        Problem("triggerSpec.missed", "must be once or skip"),
+    )
+    assert read_trigger({"type": "broadcast", "segment": "vip"}) == (
+        Problem("triggerSpec.segment", "does not belong to a broadcast: its contacts are those of a segment"),
+    )
+
+
+def test_a_sample_of_a_start_has_its_contact_and_segment() -> None:
+    entered = StartSource("segment_entered", "vip")
+    assert read_start_sample({"segment": "other"}, entered, 0) == Event(
+        "segment_entered", Identifiers(), payload=b'{"segment":"vip"}', source="segment_entered:vip"
+    )
+    assert read_start_sample({"segment": "vip", "contact": None}, StartSource("broadcast"), 0) == Event(
+        "broadcast", Identifiers(), payload=b'{"segment":"vip"}', source="broadcast"
+    )
+    assert read_start_sample({"segment": 5, "contact": {"externalId": "u1"}}, StartSource("broadcast"), 0) == Event(
+        "broadcast", Identifiers(external_id="u1"), source="broadcast"
+    )
+    refused = read_start_sample({"contact": {}}, entered, 0)
+    assert isinstance(refused, tuple)
+    assert [problem.field for problem in refused] == ["event.contact"]

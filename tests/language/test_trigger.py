@@ -5,9 +5,20 @@ from typing import Any
 import pytest
 
 from tests.language.strategies import NOW
-from workbench.language.event import Identifiers
+from workbench.language.codec import decode
+from workbench.language.event import Event, Identifiers
 from workbench.language.filter import Filter
-from workbench.language.trigger import Trigger, fires, flat_context, needs_email, read_trigger
+from workbench.language.problem import Problem
+from workbench.language.trigger import (
+    Trigger,
+    check_sample,
+    containment_patterns,
+    fires,
+    flat_context,
+    needs_email,
+    read_later_event,
+    read_trigger,
+)
 
 WHO = Identifiers("0xa", "ann@b.co", "u1", "0xA")
 
@@ -126,3 +137,159 @@ def test_all_filters_of_a_trigger_must_pass() -> None:
     assert fires(trigger, "paid", {"amount": 5, "email": "a@b.co"}, NOW)
     assert not fires(trigger, "paid", {"amount": 5}, NOW)
     assert not fires(trigger, "refund", {"amount": 5, "email": "a@b.co"}, NOW)
+
+
+CONTRACT = "0x" + "ab" * 20
+LOGS = {
+    "type": "onchain_event",
+    "chainId": 1,
+    "contract": CONTRACT,
+    "signature": "Transfer(address from,address to,uint256 value)",
+    "walletArg": "to",
+    "confirmations": 3,
+    "createContacts": True,
+}
+
+
+def read(spec: dict[str, Any]) -> Trigger:
+    trigger = read_trigger(spec)
+    assert isinstance(trigger, Trigger), trigger
+    return trigger
+
+
+def test_what_a_trigger_for_events_says_about_itself() -> None:
+    trigger = read({"type": "app_event", "eventNames": ["paid", "Bought", "no name"], "where": "a > 1"})
+    assert (trigger.type, trigger.confirmations, trigger.creates_contacts) == ("app_event", 0, False)
+    assert trigger.shown_values == {"events": ["bought", "no name", "paid"], "filters": trigger.filters}
+    assert trigger.shown_names == ("bought", "no name", "paid")
+    assert trigger.awaitable_names == ("bought", "paid")
+    assert trigger.concerns({}, None)
+    assert trigger.payload_of({"args": {}}, None) == {"args": {}}
+    assert not trigger.continues(trigger)
+
+
+def test_what_a_trigger_for_logs_says_about_itself() -> None:
+    trigger = read(LOGS)
+    assert (trigger.type, trigger.confirmations, trigger.creates_contacts) == ("onchain_event", 3, True)
+    assert trigger.shown_values == {
+        "events": [],
+        "filters": (),
+        "chainId": 1,
+        "contract": CONTRACT,
+        "signature": "Transfer",
+        "walletArg": "to",
+        "confirmations": 3,
+        "createContacts": True,
+    }
+    assert trigger.shown_names == trigger.awaitable_names == (f"{CONTRACT}:Transfer",)
+
+
+def test_what_a_trigger_for_a_segment_says_about_itself() -> None:
+    trigger = read({"type": "segment_left", "segment": "vip"})
+    assert (trigger.type, trigger.confirmations, trigger.creates_contacts) == ("segment_left", 0, False)
+    assert trigger.shown_values == {"events": [], "filters": (), "segment": "vip"}
+    assert trigger.shown_names == ("segment_left",)
+    assert trigger.concerns({}, None)
+
+
+@pytest.mark.parametrize(
+    ("later", "continues"),
+    [
+        (LOGS, True),
+        (LOGS | {"walletArg": "from", "confirmations": 0}, True),
+        (LOGS | {"chainId": 2}, False),
+        ({"type": "app_event"}, False),
+    ],
+)
+def test_a_version_continues_an_earlier_one_that_follows_the_same_logs(later: dict[str, Any], continues: bool) -> None:
+    assert read(later).continues(read(LOGS)) is continues
+    assert read(LOGS).continues(read(later)) is continues
+
+
+@pytest.mark.parametrize(
+    ("to", "wallet", "concerns"),
+    [
+        ("0xa", "0xa", True),
+        ("0xa", "0xb", False),
+        ("0xa", None, False),
+        (None, None, False),
+        ("0x" + "0" * 40,) * 2 + (False,),
+    ],
+)
+def test_a_log_concerns_the_wallet_in_its_parameter(to: str | None, wallet: str | None, concerns: bool) -> None:
+    assert read(LOGS).concerns({"args": {"to": to, "from": "0xb"}}, wallet) is concerns
+
+
+def test_a_log_has_the_parameters_of_the_trigger_that_sees_it() -> None:
+    stored = {"chainId": 1, "signature": "?", "args": {"to": "0xa", "receiver": "0xa"}}
+    assert read(LOGS).payload_of(stored, "1:0x") == {"chainId": 1, "to": "0xa"}
+    assert read({"type": "app_event"}).payload_of(stored, "1:0x") == {"chainId": 1, "to": "0xa", "receiver": "0xa"}
+    assert read(LOGS).payload_of(stored, None) is stored
+
+
+WHO_SENT = {"contact": {"externalId": "u1"}}
+SECOND_US = 1_000_000
+WEEK_US = 7 * 86_400 * SECOND_US
+
+
+def test_a_later_event_is_read_as_posted_or_by_the_name_of_a_log() -> None:
+    event = read_later_event({"event": "Paid", "payload": {"a": 1}, **WHO_SENT}, 0)
+    assert isinstance(event, Event)
+    assert (event.name, event.identifiers.external_id, decode(event.payload)) == ("paid", "u1", {"a": 1})
+    name = f"0x{'AB' * 20}:Transfer"
+    assert read_later_event({"event": name, "payload": {"a": 1}}, 0) == Event(
+        name.lower(), Identifiers(), payload=b'{"a":1}'
+    )
+    assert read_later_event({"event": name}, 0) == Event(name.lower(), Identifiers(), payload=b"{}")
+    for refused in ({"event": name, "payload": 5}, {"event": 5, **WHO_SENT}, {"payload": {}}):
+        assert isinstance(read_later_event(refused, 0), tuple)
+
+
+def test_a_later_event_cannot_have_occurred_later_than_it_is_received() -> None:
+    described = {"event": "paid", "occurredAt": "1970-01-09T00:00:00Z", **WHO_SENT}
+    assert isinstance(read_later_event(described, 8 * 86_400 * SECOND_US), Event)
+    assert isinstance(read_later_event(described, 0), tuple)
+
+
+def test_a_sample_is_checked_for_any_trigger_and_any_time() -> None:
+    assert check_sample({"event": "paid", "occurredAt": "1970-01-01T00:00:00Z", **WHO_SENT}, 9 * WEEK_US) == ()
+    assert check_sample({"type": "onchain_event"}, 0) == ()
+    problems = check_sample({"event": "paid", "occurredAt": "2026-01-01T00:00:00Z"}, 0)
+    assert [problem.field for problem in problems] == ["contact", "occurredAt"]
+
+
+@pytest.mark.parametrize(
+    ("filter_", "patterns"),
+    [
+        (Filter("asset", "eq", "USDC"), ({"asset": "USDC"},)),
+        (
+            Filter("a.b.c", "in", [1, None]),
+            ({"a.b.c": 1}, {"a": {"b": {"c": 1}}}, {"a.b.c": None}, {"a": {"b": {"c": None}}}),
+        ),
+        (Filter("asset", "in", []), ()),
+        (Filter("asset", "in", list(range(20))), tuple({"asset": number} for number in range(20))),
+        (Filter("asset", "in", list(range(21))), ()),
+        (Filter("asset", "neq", "USDC"), ()),
+        (Filter("email", "eq", "a@b.co"), ()),
+    ],
+)
+def test_what_rows_contain_that_pass_a_filter(filter_: Filter, patterns: tuple[dict[str, Any], ...]) -> None:
+    assert containment_patterns(filter_) == patterns
+
+
+def test_paths_into_other_roots_cannot_be_selected() -> None:
+    assert containment_patterns(Filter("contact.plan", "eq", 1), ("contact",)) == ()
+    assert containment_patterns(Filter("email", "eq", 1), ("contact",)) == ({"email": 1},)
+
+
+def test_filters_that_are_not_an_array_are_named_and_the_rest_is_read() -> None:
+    filters = [5, {"path": "", "operator": "eq"}, {"path": "a", "operator": "eq"}, {"path": "a", "operator": "exists"}]
+    assert read_trigger({"type": "app_event", "filters": {}, "where": 5}) == (
+        Problem("triggerSpec.filters", "must be an array of filters"),
+        Problem("triggerSpec.where", "must be a text, such as amountUsd > 500"),
+    )
+    assert read_trigger({"type": "app_event", "filters": filters}) == (
+        Problem("triggerSpec.filters[0]", "must be an object with path, operator and value"),
+        Problem("triggerSpec.filters[1].path", "must be a non-empty string"),
+        Problem("triggerSpec.filters[2].value", "is required for eq"),
+    )
