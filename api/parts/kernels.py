@@ -5,10 +5,11 @@ bucket the order is (contact, moment, id), as in the window functions of `sql/re
 pass sorts or hashes events. `counted()` returns what `report_query` takes instead of the events.
 """
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Context, Decimal
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -368,9 +369,8 @@ class CohortsKernel(_CohortKernel):
         rows = np.flatnonzero((bucket.event == self._event) & (bucket.at >= began[rank]))
         cohorts, at = cohort[rank[rows]], ordinals(bucket.at[rows], self._every)
         _count(self._events, cohorts, at)
-        if self._with_value and bucket.numbers is not None:
-            for key, rows_of_key in _groups(cohorts, at, rows):
-                self._totals[key].add(bucket.numbers.at(rows_of_key))
+        if self._with_value and bucket.numbers is not None and len(rows):
+            _add_numbers(self._totals, _grouped(cohorts, at), bucket.numbers.at(rows))
 
     def counted(self) -> dict[str, Any]:
         totals = []
@@ -380,15 +380,65 @@ class CohortsKernel(_CohortKernel):
         return {"cohorts": self._cohorts(), "totals": totals}
 
 
-def _groups(first: Array, second: Array, rows: Array) -> Iterator[tuple[tuple[int, int], Array]]:
-    """Yield each pair of whole numbers with its rows, in ascending order."""
-    if not len(rows):
-        return
+class _Groups(NamedTuple):
+    """Places by a pair of whole numbers. `order`: the places of the first pair, then those of the second, and so on.
+
+    `starts`: where the places of each pair start in it.
+    """
+
+    pairs: list[tuple[int, int]]
+    order: Array
+    starts: Array
+
+    def sizes(self) -> Array:
+        return np.diff(self.starts, append=len(self.order))
+
+
+def _grouped(first: Array, second: Array) -> _Groups:
+    """Group the places of two arrays, which are not empty."""
     keys, pair_of = _pair_keys(first, second)
-    order = np.argsort(keys, kind="stable")
+    order = _ordered(keys)
     starts = begins(keys[order])
-    for start, chosen in zip(order[starts].tolist(), np.split(rows[order], starts[1:]), strict=True):
-        yield pair_of(int(keys[start])), chosen
+    return _Groups([pair_of(key) for key in keys[order[starts]].tolist()], order, starts)
+
+
+def _ordered(keys: Array) -> Array:
+    """Return the places of whole numbers in ascending order, equal ones in their order."""
+    least = keys.min()
+    if keys.max() - least < 1 << 16:  # numpy sorts these without comparing them
+        keys = (keys - least).astype(np.uint16)
+    return np.argsort(keys, kind="stable")
+
+
+def _add_numbers(totals: dict[tuple[int, int], "Total"], groups: _Groups, numbers: Numbers) -> None:
+    """Add numbers to the total of their pair. With hundreds of pairs, calls for each would take most of the time."""
+    owner = np.repeat(np.arange(len(groups.pairs)), groups.sizes())
+    is_exact = numbers.is_exact[groups.order]
+    exact, owners = groups.order[is_exact], owner[is_exact]
+    if len(exact):
+        starts = begins(owners)
+        millionths = numbers.millionths[exact]
+        # Halves of 32 bits, because a sum of 64 bits could overflow.
+        highs, lows = np.add.reduceat(millionths >> 32, starts), np.add.reduceat(millionths & 0xFFFFFFFF, starts)
+        columns = (
+            owners[starts],
+            highs,
+            lows,
+            np.maximum.reduceat(millionths, starts),
+            np.gcd.reduceat(millionths, starts),
+            np.maximum.reduceat(numbers.decimals[exact], starts),
+        )
+        floats = np.split(_floats(millionths), starts[1:])
+        for number, high, low, largest, divisor, decimals, values in zip(
+            *map(Array.tolist, columns), floats, strict=True
+        ):
+            total = totals[groups.pairs[number]]
+            total.add_exact((high << 32) + low, max(decimals, _decimals_of(divisor)), largest, values)
+    if numbers.others:
+        owners = np.empty_like(owner)
+        owners[groups.order] = owner
+        for place, decimal in numbers.others.items():
+            totals[groups.pairs[owners[place]]].add_other(decimal)
 
 
 class Total:
@@ -399,24 +449,24 @@ class Total:
         self._others = Decimal(0)
         self._largest: Decimal | None = None
         self._floats: list[Array] = []
+        self._other_floats = array("d")
         self.count = 0
 
-    def add(self, numbers: Numbers) -> None:
-        exact = numbers.millionths[numbers.is_exact]
-        if len(exact):
-            self.count += len(exact)
-            # Halves of 32 bits, because a sum of 64 bits could overflow.
-            self._millionths += (int((exact >> 32).sum()) << 32) + int((exact & 0xFFFFFFFF).sum())
-            self._decimals = max(self._decimals, int(numbers.decimals.max()), _decimals_of(int(np.gcd.reduce(exact))))
-            self._offer(Decimal(int(exact.max())).scaleb(-6))
-            self._floats.append(_floats(exact))
-        for number in numbers.others.values():
-            self.count += 1
-            self._others = _DIGITS.add(self._others, number)
-            self._decimals = max(self._decimals, -int(number.as_tuple().exponent))
-            self._offer(number)
-        if numbers.others:
-            self._floats.append(np.array([float(number) for number in numbers.others.values()]))
+    def add_exact(self, millionths: int, decimals: int, largest: int, floats: Array) -> None:
+        """Add numbers: their sum in millionths, their most decimals, the largest in millionths, and all as doubles."""
+        self.count += len(floats)
+        self._millionths += millionths
+        self._decimals = max(self._decimals, decimals)
+        self._offer(Decimal(largest).scaleb(-6))
+        self._floats.append(floats)
+
+    def add_other(self, number: Decimal) -> None:
+        """Add a number that is not a whole number of millionths, or too large."""
+        self.count += 1
+        self._others = _DIGITS.add(self._others, number)
+        self._decimals = max(self._decimals, -int(number.as_tuple().exponent))
+        self._offer(number)
+        self._other_floats.append(float(number))
 
     def _offer(self, number: Decimal) -> None:
         self._largest = number if self._largest is None else max(self._largest, number)
@@ -432,7 +482,7 @@ class Total:
         return None if self._largest is None else f"{self._largest:f}"
 
     def median(self) -> float | None:
-        return median(np.concatenate(self._floats)) if self._floats else None
+        return median(np.concatenate([*self._floats, np.array(self._other_floats)]))
 
 
 def _decimals_of(millionths: int) -> int:
@@ -576,17 +626,24 @@ class RevenueKernel:
         self._totals: dict[tuple[int, int], Total] = defaultdict(Total)
 
     def add(self, bucket: Bucket) -> None:
-        rows = np.flatnonzero(bucket.at >= self._since)
-        nothing = np.zeros(len(rows), np.int64)
-        at = nothing if self._every is None else ordinals(bucket.at[rows], self._every)
-        groups = nothing if bucket.group is None else bucket.group[rows].astype(np.int64)
-        for key, chosen in _groups(at, groups, rows):
-            self._events[key] += len(chosen)
-            if len(self._events) > MAX_RECORDS:  # such as of a path to identifiers: each has a total in memory
-                raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
-            self._contacts[key] += len(begins(bucket.rank[chosen]))
-            if bucket.numbers is not None:
-                self._totals[key].add(bucket.numbers.at(chosen))
+        bucket = bucket.since(self._since)
+        if not len(bucket.at):
+            return
+        nothing = np.zeros(len(bucket.at), np.int64)
+        at = nothing if self._every is None else ordinals(bucket.at, self._every)
+        groups = _grouped(at, nothing if bucket.group is None else bucket.group.astype(np.int64))
+        rank = bucket.rank[groups.order]
+        is_new = np.ones(len(rank), np.int64)
+        np.not_equal(rank[1:], rank[:-1], out=is_new[1:])
+        is_new[groups.starts] = 1
+        contacts = np.add.reduceat(is_new, groups.starts)
+        for pair, events, of_contacts in zip(groups.pairs, groups.sizes().tolist(), contacts.tolist(), strict=True):
+            self._events[pair] += events
+            self._contacts[pair] += of_contacts
+        if len(self._events) > MAX_RECORDS:  # such as of a path to identifiers: each has a total in memory
+            raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
+        if bucket.numbers is not None:
+            _add_numbers(self._totals, groups, bucket.numbers)
 
     def counted(self) -> dict[str, Any]:
         if self._every is None and not self._grouped:
