@@ -1,15 +1,18 @@
-"""Parts without a database: files of as many events as a measurement needs, in the format of the builder.
+"""Files of as many events as a measurement needs, in the format of the builder, and the same events in Postgres.
 
 The events are those of a shop: ten names, of which a few are frequent, payloads of five keys, contacts of which some
 are very active. Moments are independent of each other.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 import numpy as np
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,6 +27,7 @@ KEYS = ("amount", "country", "page", "plan", "device")
 _SHARES = (0.30, 0.15, 0.12, 0.12, 0.10, 0.08, 0.05, 0.04, 0.02, 0.02)
 _COUNTRIES, _PLANS, _DEVICES = ("CH", "DE", "FR", "US", "BR"), ("free", "pro", "team"), ("phone", "desktop")
 _CHUNK_ROWS = 250_000
+_STORED = ("contact", "event", "occurred_at", "created_at", "stored_in", "payload")
 _DAY_US = 86_400_000_000
 
 
@@ -93,3 +97,29 @@ def _pick(chance: np.random.Generator, rows: int, values: Sequence[str]) -> pa.A
 
 def _quote(texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def store_contacts(connection: psycopg.Connection, numbers: Iterable[int], at: datetime) -> None:
+    """Store contacts of organization 1 with these numbers."""
+    connection.execute(
+        "INSERT INTO workbench.contacts (org_id, id, number, attributes, created_at, updated_at)"
+        " SELECT 1, lpad(n::text, 32, '0')::uuid, n, '{}', %s, %s FROM unnest(%s::bigint[]) n",
+        (at, at, [*numbers]),
+    )
+
+
+def store_events(
+    connection: psycopg.Connection, tables: Iterable[pa.Table | pa.RecordBatch], ids: Iterable[str]
+) -> None:
+    """Store events of organization 1, given in the columns of files, with these ids. Superusers only may COPY to it."""
+    columns = "org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key, stored_in"
+    names, ids = pa.array(EVENTS), iter(ids)
+    with connection.cursor().copy(f"COPY workbench.events ({columns}) FROM STDIN") as copy:
+        for table in tables:
+            contact, event, at, created_at, stored_in, payload = (table.column(name) for name in _STORED)
+            texts = pa.array(itertools.islice(ids, table.num_rows), pa.string())
+            owner = pc.utf8_lpad(contact.cast(pa.string()), 32, "0")
+            moments = (us.cast(pa.timestamp("us", "UTC")).cast(pa.string()) for us in (at, created_at))
+            fields = ("1", texts, owner, names.take(event), *moments, payload, texts, stored_in.cast(pa.string()))
+            lines = pc.binary_join_element_wise(*fields, "\t")
+            copy.write("\n".join([*lines.to_pylist(), ""]))

@@ -21,7 +21,7 @@ from api.parts import build, files
 from api.settings import Settings, child_environment
 from api.store import parts as store
 from api.store.access import list_organizations
-from api.store.database import Database, DatabaseUnavailableError, is_distributed
+from api.store.database import Database, DatabaseUnavailableError, is_distributed, key_value_dsn
 
 CHECK_INTERVAL_S = 60.0
 MIN_EVENTS = 200_000  # the reports answer fewer from the database within a second
@@ -123,7 +123,7 @@ class DueBuilds:
 
 async def start_builder(settings: Settings, dsn: str, org_ids: Sequence[int]) -> bool:
     """Build for organizations in a process of its own; return whether it succeeded."""
-    environment = child_environment({"DATABASE_URL": dsn, "WORKBENCH_DATA_DIR": str(settings.data_dir)})
+    environment = child_environment({"DATABASE_URL": key_value_dsn(dsn), "WORKBENCH_DATA_DIR": str(settings.data_dir)})
     command = (sys.executable, "-P", "-m", "api", "parts", "build", "--ids", *map(str, org_ids))
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
