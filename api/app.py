@@ -235,6 +235,7 @@ def _register_start_and_stop(app: App, standby: Database | None) -> None:
         await services.pipeline.start()
         await services.notices.start()
         await services.feed.start()
+        await services.reports.start()
         with contextlib.suppress(DatabaseUnavailableError):
             await services.system_database.calibrate(services.clock)
         retries = RetryPolicy(services.settings.retry_delays)

@@ -4,17 +4,18 @@ It is killed when the reader of the report leaves. At most two such processes ru
 organization, whatever the number of API processes. The SQL of the report answers what parts do not: an organization
 without parts, what the kernels cannot count exactly, and a report that waited too long for its turn.
 
-A process takes half a second to start, most of it for imports. So the one of the next report is started after a report,
-and waits for `SPARE_S`.
+A process takes half a second to start, most of it for imports: longer than the SQL of a report over a million events.
+So the one of the next report waits for it from the start of the service, if there are parts, or from the end of the
+report before.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,6 @@ from workbench.language.reports import MessagePerformance, ReportBody
 MAX_PROCESSES = 2  # of all API processes that share a data folder
 COUNT_TIMEOUT_S = 40.0  # of the minute that a request has, in which the query of the answer takes 18 s at most
 TURN_WAIT_S = 5.0
-SPARE_S = 600.0  # that a process waits for a report, with 50 MB of memory of its own
 _TURN_INTERVAL_S = 0.02
 
 _log = logging.getLogger("workbench.parts")
@@ -47,8 +47,12 @@ class ReportCounter:
     def __init__(self, gateway: Gateway, dsn: str, data_dir: Path | None) -> None:
         self._gateway, self._dsn, self._data_dir = gateway, key_value_dsn(dsn), data_dir
         self.running: set[asyncio.subprocess.Process] = set()
-        self.spares: list[asyncio.subprocess.Process] = []
-        self._spare_end: asyncio.TimerHandle | None = None
+        self.spares: list[asyncio.subprocess.Process] = []  # each has 50 MB of memory of its own
+
+    async def start(self) -> None:
+        """Start the process of the first report, if an organization has parts."""
+        if self._data_dir is not None and any((self._data_dir / "parts").glob("*/*.parquet")):
+            await self._start_spare()
 
     async def count(self, org_id: int, report: ReportBody) -> ReportCounts | None:
         """Return what the kernels count; None if the SQL of the report has to answer.
@@ -88,7 +92,7 @@ class ReportCounter:
         except msgspec.DecodeError:  # the process ended, most likely for lack of memory
             return ReportCounts(reason=f"the process ended with {child.returncode}")
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _child(self) -> AsyncIterator[asyncio.subprocess.Process]:
         """Yield a process that counts one report, and end it if it still runs at the end of the block."""
         child = self.spares.pop() if self.spares else await _start()
@@ -101,20 +105,11 @@ class ReportCounter:
 
     async def _start_spare(self) -> None:
         if not self.spares:
-            self.spares.append(await _start())
-        if self._spare_end is not None:
-            self._spare_end.cancel()
-        self._spare_end = asyncio.get_running_loop().call_later(SPARE_S, self._end_spares)
-
-    def _end_spares(self) -> None:
-        for child in self.spares:
-            child.kill()
-        self.spares.clear()
+            with contextlib.suppress(OSError):  # without memory for it, the next report tries again
+                self.spares.append(await _start())
 
     async def close(self) -> None:
         """End the processes that wait for a report."""
-        if self._spare_end is not None:
-            self._spare_end.cancel()
         while self.spares:
             await _end(self.spares.pop())
 
@@ -137,7 +132,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         await child.wait()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def turn(data_dir: Path, org_id: int, wait_s: float = TURN_WAIT_S) -> AsyncIterator[None]:
     """Hold the locks of a process that counts for an organization.
 

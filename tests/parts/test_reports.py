@@ -160,6 +160,14 @@ async def test_the_process_of_the_next_report_waits_for_it(shop: Shop) -> None:
     assert shop.counter.spares != [spare]
 
 
+async def test_the_process_of_the_first_report_starts_with_the_service(shop: Shop, tmp_path: Path) -> None:
+    await shop.counter.start()
+    assert len(shop.counter.spares) == 1
+    without_parts = ReportCounter(Gateway(shop.database, Keyring(SECRET)), shop.database.dsn, tmp_path / "empty")
+    await without_parts.start()
+    assert without_parts.spares == []
+
+
 async def test_a_process_ends_with_the_one_that_started_it() -> None:
     code = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); sys.stdin.read()"
     pipe = asyncio.subprocess.PIPE  # which the child inherits and this test keeps open
