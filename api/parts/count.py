@@ -24,13 +24,12 @@ import pyarrow as pa
 
 from api.clock import to_us
 from api.parts import files
-from api.parts.kernels import MAX_RECORDS, Array, Bucket, Kernel, UncountableError, kernel_of
+from api.parts.kernels import MAX_RECORDS, Array, Bucket, Kernel, Texts, UncountableError, kernel_of
 from api.parts.listing import NoPartsError, read_listing, read_unfiled
 from api.parts.rows import (
     FileRuns,
     ReportedEvents,
     SortedEvents,
-    Texts,
     check_path,
     divide,
     merged,
@@ -43,17 +42,7 @@ from api.store import parts as store
 from api.store.analyst import Snapshot
 from api.store.database import Database, DatabaseUnavailableError, Transaction
 from workbench.language.codec import encode
-from workbench.language.reports import (
-    REPORTS,
-    ActiveUsers,
-    Cohorts,
-    Funnel,
-    Paths,
-    ReportBody,
-    Retention,
-    Revenue,
-    TimeToConvert,
-)
+from workbench.language.reports import REPORTS, ReportBody
 
 MEMORY_BYTES = 750_000_000
 PIECE_ROWS = 500_000  # of a bucket, in memory at a time; there are up to four pieces
@@ -173,22 +162,29 @@ class _Reader:
     def __init__(self, request: CountRequest, report: ReportBody) -> None:
         self._request, self._report, self._org_id = request, report, request.org_id
         self._texts = Texts()
-        self._names: dict[str, int] = {}
 
     async def read(self, tx: Transaction) -> ReportRows:
         listing = await read_listing(tx, Path(self._request.data_dir), self._org_id)
         # In the order of time, because then most contacts need no sort when their events are put one behind the other.
         progress, parts = listing.progress, sorted(listing.parts, key=lambda part: part.first_at)
-        self._names = dict(await store.list_event_numbers(tx, self._org_id))
-        wanted = self._wanted(listing.touched_numbers)
+        names, since = Texts(await store.list_event_numbers(tx, self._org_id)), to_us(self._report.since)
+        members: list[Array | None] = [await self._members(tx, segment) for segment in self._report.segments]
+        kernels = [(kernel_of(self._report, since, names, self._texts), numbers) for numbers in members or [None]]
+        source, path = self._report.group or (None, None)
+        wanted = ReportedEvents(
+            kernels[0][0],
+            since,
+            None if self._report.until is None else to_us(self._report.until),
+            path if source == "event" else None,
+            self._report.value,
+            self._request.as_of,
+            np.array(listing.touched_numbers, np.int64),
+        )
         heap = [
-            split_run(run_of_page(page, self._names, wanted, self._texts, touched=touched), progress.buckets)
+            split_run(run_of_page(page, names, wanted, self._texts, touched=touched), progress.buckets)
             async for page, touched in read_unfiled(tx, self._org_id, progress.closed, listing.touched)
         ]
         groups = await self._groups(tx)
-        kernels: list[tuple[Kernel, Array | None]] = [
-            (self._kernel(), await self._members(tx, segment)) for segment in self._report.segments
-        ]
         of_buckets = [
             [self._path(part.file) for part in parts if part.bucket == number and _may_have(part.month, wanted)]
             for number in range(progress.buckets)
@@ -200,62 +196,12 @@ class _Reader:
             of_buckets,
             [[of_run[number] for of_run in heap] for number in range(progress.buckets)],
             groups,
-            kernels or [(self._kernel(), None)],
+            kernels,
             self._request.piece_rows,
         )
 
     def _path(self, file: str) -> Path:
         return files.path(Path(self._request.data_dir), self._org_id, file)
-
-    def _number(self, name: str) -> int:
-        return self._names.setdefault(name.lower(), max(self._names.values(), default=0) + 1)
-
-    def _wanted(self, without: list[int]) -> ReportedEvents:
-        report, events, start, history, ordered = self._report, None, None, False, False
-        by_event = value_event = -1
-        match report:
-            case Funnel():
-                events, ordered, by_event = report.steps, True, self._number(report.steps[0])
-            case Retention():
-                events, start = None if report.back is None else (report.start, report.back), self._number(report.start)
-            case Cohorts():
-                events, start, value_event = (
-                    (report.start, report.event),
-                    self._number(report.start),
-                    self._number(report.event),
-                )
-            case ActiveUsers():
-                events, history = None if report.event is None else (report.event,), True
-            case Paths():
-                ordered = True
-            case Revenue():
-                events, by_event = (report.event,), self._number(report.event)
-                value_event = by_event
-            case TimeToConvert():
-                events = (report.start, report.goal)
-            case _:
-                raise UncountableError(report.name)
-        source, path = report.group or (None, None)
-        return ReportedEvents(
-            None if events is None else np.array(sorted({self._number(name) for name in events})),
-            to_us(report.since),
-            None if report.until is None else to_us(report.until),
-            start,
-            history,
-            path if source == "event" else None,
-            by_event,
-            report.value,
-            value_event,
-            self._request.as_of,
-            np.array(without, np.int64),
-            ordered,
-        )
-
-    def _kernel(self) -> Kernel:
-        names = [""] * (max(self._names.values(), default=0) + 1)
-        for name, number in self._names.items():
-            names[number] = name
-        return kernel_of(self._report, to_us(self._report.since), names, self._texts.texts)
 
     # Groups of contacts
 
@@ -309,7 +255,7 @@ def _may_have(month: str, wanted: ReportedEvents) -> bool:
     end = (begin + timedelta(days=32)).replace(day=1)
     if wanted.until is not None and to_us(begin) >= wanted.until + _LATE // timedelta(microseconds=1):
         return False
-    has_past = wanted.history or wanted.start is not None
+    has_past = wanted.kernel.history or wanted.kernel.start is not None
     return has_past or to_us(end) > wanted.since - _EARLY // timedelta(microseconds=1)
 
 

@@ -5,11 +5,13 @@ bucket the order is (contact, moment, id), as in the window functions of `sql/re
 pass sorts or hashes events. `counted()` returns what `report_query` takes instead of the events.
 """
 
+import threading
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -114,38 +116,74 @@ class Bucket(msgspec.Struct, frozen=True):
         return first
 
 
-class Kernel(Protocol):
-    """Counts one report."""
+class Texts:
+    """Texts, each with a number: names of events, or the values at a path. More may come while buckets are added."""
 
+    def __init__(self, numbers: Mapping[str, int] | None = None) -> None:
+        self._numbers = dict(numbers or {})
+        self._texts = {number: text for text, number in self._numbers.items()}
+        self._end = max(self._texts, default=-1) + 1
+        self._lock = threading.Lock()  # several threads read files
+
+    def __len__(self) -> int:
+        """Return the number of the next text: some before it may have no text."""
+        return self._end
+
+    def __getitem__(self, number: int) -> str:
+        return self._texts[number]
+
+    def number(self, text: str | None) -> int:
+        """Return the number of a text; -1 for none."""
+        if text is None:
+            return -1
+        with self._lock:
+            number = self._numbers.setdefault(text, self._end)
+            if number == self._end:
+                self._texts[number] = text
+                self._end += 1
+        return number
+
+
+class Kernel(ABC):
+    """Counts one report.
+
+    `events`: numbers of the names whose events it counts, None for all. `start`: the only one whose events before the
+    period count, too; `history`: those of all do. `by_event`, `value_event`: the events with the values at `by` and
+    `value`. `is_ordered`: whether the order of events at the same microsecond matters.
+    """
+
+    events: tuple[int, ...] | None = None
+    start: int | None = None
+    history = False
+    by_event = value_event = -1
+    is_ordered = False
+
+    @abstractmethod
     def add(self, bucket: Bucket) -> None:
-        """Count events of some contacts, at least one: those of the report's names, before the end of the period."""
+        """Count events of some contacts, at least one: those that the kernel reads, before the end of the period."""
 
+    @abstractmethod
     def counted(self) -> dict[str, Any]:
         """Return the sets of records that the template of the report reads; raise UncountableError."""
-        ...
 
 
-def kernel_of(report: ReportBody, since: int, names: Sequence[str], texts: Sequence[str]) -> Kernel:
-    """Return the kernel of a report over events since a moment.
-
-    `names`, `texts`: what the numbers of events and groups stand for. `texts` may grow while buckets are added.
-    """
-    numbers = {name: number for number, name in enumerate(names)}
+def kernel_of(report: ReportBody, since: int, names: Texts, texts: Texts) -> Kernel:
+    """Return the kernel of a report over events since a moment. `names`: of events; `texts`: of groups."""
     match report:
         case Funnel():
-            return FunnelKernel(report, since, numbers, texts)
+            return FunnelKernel(report, since, names, texts)
         case Retention():
-            return RetentionKernel(report, since, numbers)
+            return RetentionKernel(report, since, names)
         case Cohorts():
-            return CohortsKernel(report, since, numbers)
+            return CohortsKernel(report, since, names)
         case ActiveUsers():
-            return ActiveUsersKernel(report, since)
+            return ActiveUsersKernel(report, since, names)
         case Paths():
-            return PathsKernel(report, since, numbers, names)
+            return PathsKernel(report, since, names)
         case Revenue():
-            return RevenueKernel(report, since, texts)
+            return RevenueKernel(report, since, names, texts)
         case TimeToConvert():
-            return TimeToConvertKernel(report, since, numbers)
+            return TimeToConvertKernel(report, since, names)
         case _:
             raise UncountableError(report.name)
 
@@ -229,12 +267,15 @@ def median(values: Array) -> float | None:
 # --- Funnel
 
 
-class FunnelKernel:
+class FunnelKernel(Kernel):
     """For each step and group, how long each contact took that reached it: the shortest of its ways."""
 
-    def __init__(self, report: Funnel, since: int, numbers: dict[str, int], texts: Sequence[str]) -> None:
+    is_ordered = True
+
+    def __init__(self, report: Funnel, since: int, names: Texts, texts: Texts) -> None:
         self._names = [*report.events().values()]
-        self._steps = [numbers.get(name, -1) for name in self._names]
+        self.events = self._steps = tuple(map(names.number, self._names))
+        self.by_event = self._steps[0]
         self._within = report.within_seconds * MILLION
         self._since, self._texts = since, texts
         self._grouped = report.by is not None
@@ -300,16 +341,17 @@ def _concatenated(arrays: list[Array]) -> Array:
 # --- Cohorts: retention, and sums
 
 
-class _CohortKernel:
+class _CohortKernel(Kernel):
     """Contacts by the period of their first start ever."""
 
     def __init__(self, every: Every, start: int, since: int) -> None:
-        self._every, self._start, self._since = every, start, since
+        self.start = start
+        self._every, self._since = every, since
         self._sizes: Counter[int] = Counter()
 
     def _members(self, bucket: Bucket) -> tuple[Array, Array]:
         """Return for each contact when it began, and its cohort, or `_NEVER`; count the cohorts."""
-        starts = np.flatnonzero(bucket.event == self._start)
+        starts = np.flatnonzero(bucket.event == self.start)
         first = bucket.first_of_each(starts, -1)
         began = np.where(first >= 0, bucket.at[first], _NEVER)
         began[began < self._since] = _NEVER
@@ -329,9 +371,11 @@ class _CohortKernel:
 
 
 class RetentionKernel(_CohortKernel):
-    def __init__(self, report: Retention, since: int, numbers: dict[str, int]) -> None:
-        super().__init__(report.every, numbers.get(report.start.lower(), -1), since)
-        self._back = None if report.back is None else numbers.get(report.back.lower(), -1)
+    def __init__(self, report: Retention, since: int, names: Texts) -> None:
+        start = names.number(report.start.lower())
+        super().__init__(report.every, start, since)
+        self._back = None if report.back is None else names.number(report.back.lower())
+        self.events = None if self._back is None else (start, self._back)
         self._returned: Counter[tuple[int, int]] = Counter()
 
     def add(self, bucket: Bucket) -> None:
@@ -356,9 +400,11 @@ class RetentionKernel(_CohortKernel):
 
 
 class CohortsKernel(_CohortKernel):
-    def __init__(self, report: Cohorts, since: int, numbers: dict[str, int]) -> None:
-        super().__init__(report.every, numbers.get(report.start.lower(), -1), since)
-        self._event = numbers.get(report.event.lower(), -1)
+    def __init__(self, report: Cohorts, since: int, names: Texts) -> None:
+        start = names.number(report.start.lower())
+        super().__init__(report.every, start, since)
+        self.value_event = names.number(report.event.lower())
+        self.events = start, self.value_event
         self._with_value = report.value is not None
         self._events: Counter[tuple[int, int]] = Counter()
         self._totals: dict[tuple[int, int], Total] = defaultdict(Total)
@@ -366,7 +412,7 @@ class CohortsKernel(_CohortKernel):
     def add(self, bucket: Bucket) -> None:
         began, cohort = self._members(bucket)
         rank = bucket.rank
-        rows = np.flatnonzero((bucket.event == self._event) & (bucket.at >= began[rank]))
+        rows = np.flatnonzero((bucket.event == self.value_event) & (bucket.at >= began[rank]))
         cohorts, at = cohort[rank[rows]], ordinals(bucket.at[rows], self._every)
         _count(self._events, cohorts, at)
         if self._with_value and bucket.numbers is not None and len(rows):
@@ -504,10 +550,13 @@ def _floats(millionths: Array) -> Array:
 # --- Active users
 
 
-class ActiveUsersKernel:
+class ActiveUsersKernel(Kernel):
     """Contacts by period: all, those without an earlier event, and those active in the period before as well."""
 
-    def __init__(self, report: ActiveUsers, since: int) -> None:
+    history = True
+
+    def __init__(self, report: ActiveUsers, since: int, names: Texts) -> None:
+        self.events = None if report.event is None else (names.number(report.event.lower()),)
         self._every, self._since = report.every, since
         # The period before the one in which the report begins, for `stayed`
         self._before = ordinals(np.array([since]), report.every)[0] - 1
@@ -552,11 +601,13 @@ class ActiveUsersKernel:
 # --- Paths
 
 
-class PathsKernel:
+class PathsKernel(Kernel):
     """How many contacts took each path."""
 
-    def __init__(self, report: Paths, since: int, numbers: dict[str, int], names: Sequence[str]) -> None:
-        self._start = None if report.start is None else numbers.get(report.start.lower(), -1)
+    is_ordered = True
+
+    def __init__(self, report: Paths, since: int, names: Texts) -> None:
+        self._first = None if report.start is None else names.number(report.start.lower())
         self._steps, self._limit, self._within = report.steps, report.limit, report.within_seconds * MILLION
         self._since, self._names = since, names
         self._contacts: Counter[tuple[int, ...]] = Counter()
@@ -566,7 +617,7 @@ class PathsKernel:
         if not len(bucket.at):
             return
         rank = bucket.rank
-        starts = np.arange(len(rank)) if self._start is None else np.flatnonzero(bucket.event == self._start)
+        starts = np.arange(len(rank)) if self._first is None else np.flatnonzero(bucket.event == self._first)
         first = bucket.first_of_each(starts, len(rank))
         last = np.full(len(first), np.iinfo(np.int64).min)
         has_begun = first < len(rank)
@@ -615,10 +666,12 @@ def _count_rows(table: Array, names: int) -> Iterator[tuple[tuple[int, ...], int
 # --- Revenue
 
 
-class RevenueKernel:
-    """Events, contacts and the sum of a number, by period and group. All events in the buckets are the report's."""
+class RevenueKernel(Kernel):
+    """Events, contacts and the sum of a number, by period and group."""
 
-    def __init__(self, report: Revenue, since: int, texts: Sequence[str]) -> None:
+    def __init__(self, report: Revenue, since: int, names: Texts, texts: Texts) -> None:
+        self.by_event = self.value_event = names.number(report.event.lower())
+        self.events = (self.by_event,)
         self._every, self._since, self._texts = report.every, since, texts
         self._grouped = report.by is not None
         self._events: Counter[tuple[int, int]] = Counter()
@@ -662,12 +715,11 @@ class RevenueKernel:
 # --- Time to convert
 
 
-class TimeToConvertKernel:
+class TimeToConvertKernel(Kernel):
     """Contacts by how long they took from their first start in the period to the first goal after it."""
 
-    def __init__(self, report: TimeToConvert, since: int, numbers: dict[str, int]) -> None:
-        self._start = numbers.get(report.start.lower(), -1)
-        self._goal = numbers.get(report.goal.lower(), -1)
+    def __init__(self, report: TimeToConvert, since: int, names: Texts) -> None:
+        self.events = self._first, self._goal = names.number(report.start.lower()), names.number(report.goal.lower())
         self._since, self._within = since, report.within_seconds * MILLION
         spans = {_span_us(span) for span in SPANS} | {self._within}
         self._spans = np.array(sorted(span for span in spans if span <= self._within))
@@ -677,7 +729,7 @@ class TimeToConvertKernel:
     def add(self, bucket: Bucket) -> None:
         in_period = bucket.at >= self._since
         rank = bucket.rank
-        first = bucket.first_of_each(np.flatnonzero(in_period & (bucket.event == self._start)), -1)
+        first = bucket.first_of_each(np.flatnonzero(in_period & (bucket.event == self._first)), -1)
         began = bucket.at[first]
         self._started += int((first >= 0).sum())
         took = bucket.at - began[rank]

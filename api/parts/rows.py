@@ -6,7 +6,6 @@ different files.
 """
 
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from api.parts import files
-from api.parts.kernels import MILLION, Array, Bucket, Numbers, UncountableError, begins
+from api.parts.kernels import MILLION, Array, Bucket, Kernel, Numbers, Texts, UncountableError, begins
 from api.store.analyst import Snapshot
 from api.store.parts import EventPage
 
@@ -31,44 +30,19 @@ _NO_NUMBER = np.iinfo(np.int64).min
 _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class Texts:
-    """The texts that a value has, each with a number."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._lock = threading.Lock()  # several threads read files
-
-    def number(self, text: str | None) -> int:
-        """Return the number of a text; -1 for none."""
-        if text is None:
-            return -1
-        with self._lock:
-            number = self._numbers.setdefault(text, len(self.texts))
-            if number == len(self.texts):
-                self.texts.append(text)
-        return number
-
-
 class ReportedEvents(NamedTuple):
-    """What a report reads. `events`: numbers of names, None for all. `start`: the only one read before `since`.
+    """What a report reads. `kernel`: the one that counts it, or one like it.
 
-    `history`: all events before `since` are read, too. `by`, `value`: paths into the payload, for events with the
-    numbers `by_event` and `value_event`. `without`: numbers of contacts that are read from the heap, in order.
+    `by`, `value`: paths into the payload. `without`: numbers of contacts that are read from the heap, in order.
     """
 
-    events: Array | None
+    kernel: Kernel
     since: int
     until: int | None
-    start: int | None
-    history: bool
     by: str | None
-    by_event: int
     value: str | None
-    value_event: int
     as_of: Snapshot | None
     without: Array
-    ordered: bool  # whether the order of events at the same microsecond matters
 
 
 class SortedEvents(NamedTuple):
@@ -90,12 +64,12 @@ class SortedEvents(NamedTuple):
 
 def _kept(wanted: ReportedEvents, event: Array, at: Array, stored_in: Array | None, without: Array | None) -> Array:
     """Return the places of events that a report reads. `without`: whether an event is left out for its contact."""
-    kept = np.ones(len(event), bool)
-    if wanted.events is not None:
-        kept = np.logical_or.reduce([event == number for number in wanted.events.tolist()])
-    if not wanted.history:
+    kept, kernel = np.ones(len(event), bool), wanted.kernel
+    if kernel.events is not None:
+        kept = np.logical_or.reduce([event == number for number in set(kernel.events)])
+    if not kernel.history:
         recent = at >= wanted.since
-        kept &= recent if wanted.start is None else recent | (event == wanted.start)
+        kept &= recent if kernel.start is None else recent | (event == kernel.start)
     if wanted.until is not None:
         kept &= at < wanted.until
     if wanted.as_of is not None and stored_in is not None:
@@ -258,7 +232,7 @@ def _columns_of(path: str | None, typed: Sequence[str]) -> list[str]:
 def _texts_of(group: _RowGroups, path: str, event: Array, rows: Array, wanted: ReportedEvents, texts: Texts) -> Array:
     """Return the numbers of the texts at a path of the payloads, as `->>` gives them."""
     result = np.full(len(rows), -1, np.int64)
-    places = np.flatnonzero(event == wanted.by_event)
+    places = np.flatnonzero(event == wanted.kernel.by_event)
     places_in_file = rows[places]
     chosen = pa.array(places_in_file)
     if group.has(path):
@@ -294,7 +268,7 @@ def _entries(column: pa.DictionaryArray | None, length: int) -> tuple[list[str],
 
 
 def _numbers_of(group: _RowGroups, path: str, event: Array, rows: Array, wanted: ReportedEvents) -> Numbers:
-    places = np.flatnonzero(event == wanted.value_event)
+    places = np.flatnonzero(event == wanted.kernel.value_event)
     if not group.has(path):
         payloads = group.payloads(rows[places])
         return numbers_of([number_at(payload, path) for payload in payloads], places, len(rows))
@@ -407,14 +381,10 @@ def _way(root: dict[str, msgspec.Raw], path: Sequence[str]) -> bytes | None:
 # --- From the heap
 
 
-def run_of_page(
-    page: EventPage, names: dict[str, int], wanted: ReportedEvents, texts: Texts, *, touched: bool
-) -> SortedEvents:
+def run_of_page(page: EventPage, names: Texts, wanted: ReportedEvents, texts: Texts, *, touched: bool) -> SortedEvents:
     """Return the events of the heap that a report reads, sorted. `names` gets the numbers of new names."""
     known = page.events.dictionary_encode()
-    for name in known.dictionary.to_pylist():
-        names.setdefault(name, max(names.values(), default=0) + 1)
-    codes = np.array([names[name] for name in known.dictionary.to_pylist()], np.int64)
+    codes = np.array([names.number(name) for name in known.dictionary.to_pylist()], np.int64)
     event = codes[known.indices.to_numpy()] if len(codes) else np.zeros(0, np.int64)
     without = None if touched or not len(wanted.without) else np.isin(page.contacts, wanted.without)
     rows = _kept(wanted, event, page.occurred_at, page.stored_in, without)
@@ -425,10 +395,10 @@ def run_of_page(
     values = numbers = None
     if wanted.by is not None:
         values = np.full(len(rows), -1, np.int64)
-        places = np.flatnonzero(event[rows] == wanted.by_event)
+        places = np.flatnonzero(event[rows] == wanted.kernel.by_event)
         values[places] = [texts.number(text_at(payloads[row].as_py(), wanted.by)) for row in rows[places].tolist()]
     if wanted.value is not None:
-        places = np.flatnonzero(event[rows] == wanted.value_event)
+        places = np.flatnonzero(event[rows] == wanted.kernel.value_event)
         found = [number_at(payloads[row].as_py(), wanted.value) for row in rows[places].tolist()]
         numbers = numbers_of(found, places, len(rows))
     return SortedEvents(page.contacts[rows], page.occurred_at[rows], event[rows], values, numbers, rows, ids[rows])
@@ -497,7 +467,7 @@ def merged(runs: Sequence[SortedEvents], wanted: ReportedEvents) -> Bucket:
         is_mixed[rank[1:][is_late]] = True
         mixed = np.flatnonzero(is_mixed[rank])
         _reorder(mixed, mixed[np.lexsort((at[mixed], rank[mixed]))], place, at)
-    if wanted.ordered:
+    if wanted.kernel.is_ordered:
         is_tied = at[1:] == at[:-1]
         is_tied[first[1:] - 1] = False
         if is_tied.any():
