@@ -1,11 +1,15 @@
 """Random questions over random events: the answer from parts is that of the SQL, between changes of every kind.
 
 A world is an organization whose events are stored by transactions of its own, with many ties, mixed payloads and dates
-out of order. Between questions, events arrive, a transaction stays open, contacts are merged, separated and erased, and
-parts are built. Everything follows from a seed: `python -m tests.parts --questions 2000 --seed 7`.
+out of order. Between questions, events arrive, a transaction stays open, contacts are merged, separated and erased,
+parts are built, and builders are killed. Everything follows from a seed: `python -m tests.parts --questions 2000`.
 """
 
+import asyncio
+import contextlib
 import random
+import signal
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -72,6 +76,7 @@ class World:
         self.answered: Counter[str] = Counter()  # questions that were answered from parts, by report
         self.left = 0  # questions that the kernels left to the SQL
         self.open = AsyncExitStack()  # a transaction with events that are not committed
+        self._killed: asyncio.subprocess.Process | None = None
 
     # Changes
 
@@ -99,7 +104,8 @@ class World:
     async def change(self) -> None:
         """Make one change of a random kind."""
         database = self.org.intake.database
-        match self.chance.choice(["add", "add", "add", "open", "close", "merge", "undo", "erase", "build", "build"]):
+        changes = ("add", "add", "add", "open", "close", "merge", "undo", "erase", "build", "build", "kill")
+        match self.chance.choice(changes):
             case "add":
                 async with database.transaction() as tx:
                     await self.add_events(tx, self.chance.randint(1, 40))
@@ -124,9 +130,33 @@ class World:
                 await erase.erase(database, self.org.author, gone)
             case "build":
                 self.now += timedelta(minutes=self.chance.choice([1, 20]))
-                await build.build(database, self.folder, self.org.id, lambda: self.now)
+                with contextlib.suppress(build.BusyError):  # Postgres has not yet seen that a builder was killed
+                    await build.build(database, self.folder, self.org.id, lambda: self.now)
+            case "kill":
+                self.now += timedelta(minutes=self.chance.choice([1, 20]))
+                await self._build_and_kill(calls=self.chance.randrange(12))
             case _:
                 pass
+
+    async def _build_and_kill(self, calls: int) -> None:
+        if self._killed is None:
+            arguments = (self.org.intake.dsn, str(self.folder), str(self.org.id))
+            self._killed = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.parts.killed", *arguments),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        assert self._killed.stdin is not None
+        assert self._killed.stdout is not None
+        self._killed.stdin.write(f"{calls} {self.now.timestamp()}\n".encode())
+        assert int(await self._killed.stdout.readline()) in (0, 1, -signal.SIGKILL)  # 1: as above, another one builds
+
+    async def close(self) -> None:
+        await self.open.aclose()
+        if self._killed is not None:
+            assert self._killed.stdin is not None
+            self._killed.stdin.close()
+            await self._killed.wait()
 
     def _id(self) -> str:
         # Of a random moment, so that ids are in another order than events.
@@ -241,4 +271,4 @@ async def differences(world: World, questions: int) -> AsyncIterator[str]:
         by_parts, by_sql = (text.decode() for text in rows)
         if by_parts != by_sql:
             yield f"{encode(msgspec.to_builtins(report)).decode()}: {by_parts} from parts, {by_sql} by SQL"
-    await world.open.aclose()
+    await world.close()
