@@ -116,7 +116,10 @@ class Comparison:
     def compare_trials(self) -> None:
         for event in self._played.events:
             for number, prepared in event.trials.items():
-                if not limits.engine_was_behind(self._played, event):
+                automation_id = self._played.automation_ids[number]
+                if not limits.engine_was_behind(self._played, event) and not limits.is_paused(
+                    self._played, automation_id, event
+                ):
                     self._compare_trial(event, number, prepared)
 
     def _compare_trial(self, event: PlayedEvent, number: int, prepared: PreparedTrial) -> None:
@@ -129,6 +132,7 @@ class Comparison:
         if (
             limits.others_interfere(played, entry)
             or limits.is_disturbed(played, entry)
+            or limits.was_paused(played, entry)
             or limits.is_erased(played, entry)
         ):
             recorded = [step for step in entry.steps if step[4] <= event.at]
@@ -193,7 +197,9 @@ class Comparison:
         request = BacktestRequest({"since": world.begin, "until": world.begin + PERIOD}, processes=0)
         label = BacktestLabel("a", saved=True)
         versions = played.versions.get(number)
-        live = None if versions is None else LivePayload(tuple(versions), (), "live")
+        live = (
+            None if versions is None else LivePayload(tuple(versions), tuple(played.activations[automation_id]), "live")
+        )
         read_live = None if live is None else lambda: live
         arguments = self._stage.connection, label, (payload,), automation_id, request, read_live
         result = await asyncio.to_thread(run, *arguments)

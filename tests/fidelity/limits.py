@@ -6,6 +6,7 @@ engines are late or killed, caps, quiet hours and retries follow the real time, 
 """
 
 from tests.fidelity.stage import PlayedEvent, PlayedWorld, StartedEntry
+from workbench.language.explain import was_active_at
 from workbench.language.run import JOINED
 
 
@@ -46,6 +47,19 @@ def others_interfere(played: PlayedWorld, entry: StartedEntry) -> bool:
 def is_disturbed(played: PlayedWorld, entry: StartedEntry) -> bool:
     """A trial knows the later events of its contact, but no other changes: by persons, merges, and other contacts."""
     return any(entry.created_at < at <= entry.last_at for at in played.disturbed.get(entry.contact_id, ()))
+
+
+def is_paused(played: PlayedWorld, automation_id: str, event: PlayedEvent) -> bool:
+    """A trial takes its automation as live: it says what an event would do if the automation were not paused."""
+    return not was_active_at(played.activations[automation_id], event.at, now=True)
+
+
+def was_paused(played: PlayedWorld, entry: StartedEntry) -> bool:
+    """A trial does not know that its automation is paused later, while the entry is open."""
+    return any(
+        change.at > entry.created_at and (change.at <= entry.last_at or entry.outcome == "overdue")
+        for change in played.activations[entry.automation_id]
+    )
 
 
 def is_erased(played: PlayedWorld, entry: StartedEntry) -> bool:

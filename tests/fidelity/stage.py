@@ -30,12 +30,13 @@ from api.ingest.store import prepare, store_batch, store_history
 from api.segments import broadcasts
 from api.segments.broadcasts import BroadcastBody
 from api.store.broadcasts import BroadcastRow
-from api.store.contacts import find_contact_state, find_contact_states
+from api.store.contacts import find_contact_state, find_contact_states, list_activation_changes
 from api.store.database import Database, Transaction
 from api.store.query import run
 from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock
 from tests.engine.killing import KilledEngines
 from tests.engine.moving import edit, plan_move, services
+from tests.engine.pausing import pause, resume
 from tests.fidelity.worlds import (
     PERIOD,
     SEGMENT,
@@ -46,7 +47,9 @@ from tests.fidelity.worlds import (
     Import,
     Merge,
     MoveBack,
+    Pause,
     Publication,
+    Resume,
     SegmentMove,
     SentBroadcast,
     SentEvent,
@@ -62,6 +65,7 @@ from workbench.language.contact import ContactState
 from workbench.language.cron import Cron
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.explain import ExplanationView
+from workbench.language.live import ActivationChange
 from workbench.language.run import TERMINAL, State
 from workbench.language.simulate import EARLIEST
 from workbench.language.starts import SegmentChange, StartSource, StartType
@@ -127,7 +131,8 @@ class PlayedWorld(msgspec.Struct):
     entries: list[StartedEntry] = []
     previews: list[tuple[int, int]] = []  # contacts of a preview, and entries of the broadcast
     killed: int = 0
-    versions: dict[int, list[VersionPayload]] = {}  # of automations that were published again
+    versions: dict[int, list[VersionPayload]] = {}  # of automations that were published again, or paused
+    activations: dict[str, list[ActivationChange]] = {}  # by automation
     erased: set[str] = set()
     disturbed: dict[str, list[datetime]] = {}  # by contact: when something other than its events changed it
 
@@ -226,6 +231,9 @@ class Stage:
         await self._play_actions(played, engines, observer)
         played.killed = engines.killed
         played.entries = await self._entries(engines)
+        async with bench.database.transaction() as tx:
+            for automation_id in played.automation_ids:
+                played.activations[automation_id] = await list_activation_changes(tx, bench.org_id, automation_id)
         return played
 
     async def _publish(self, automation: Automation, played: PlayedWorld) -> str:
@@ -330,6 +338,11 @@ class Stage:
                 await self._publish_again(action, played)
             case MoveBack():
                 await self._move_back(action, played)
+            case Pause(automation=number):
+                await pause(bench, played.automation_ids[number])
+                played.versions.setdefault(number, [self._first_version(played, number)])
+            case Resume(automation=number, cancel_overdue=cancel_overdue):
+                await resume(bench, played.automation_ids[number], cancel_overdue=cancel_overdue)
             case ScheduledRun():
                 await self._run_schedule(action, position, played, observer)
             case Change():
@@ -374,17 +387,23 @@ class Stage:
             return
         await moves.complete(services(bench), bench.org_id, automation_id, planned)
         await self._disturb_moved(played)
-        first = played.world.automations[action.automation]
-        payload = AutomationPayload(automation_id, first.trigger, played.graphs[action.automation])
-        played.versions[action.automation] = [VersionPayload(EARLIEST, 1, payload)]
+        first = self._first_version(played, action.automation)
+        played.versions[action.automation] = [first]
         rows = await bench.fetch(
             "SELECT published_at, version, graph::text FROM automation_versions"
             " WHERE automation_id = %s AND version > 1 ORDER BY version",
             automation_id,
         )
         for at, version, written in rows:
-            payload = AutomationPayload(automation_id, first.trigger, decode(written.encode()))
+            payload = AutomationPayload(automation_id, first.automation.trigger_spec, decode(written.encode()))
             played.versions[action.automation].append(VersionPayload(at, version, payload))
+
+    @staticmethod
+    def _first_version(played: PlayedWorld, number: int) -> VersionPayload:
+        trigger = played.world.automations[number].trigger
+        return VersionPayload(
+            EARLIEST, 1, AutomationPayload(played.automation_ids[number], trigger, played.graphs[number])
+        )
 
     async def _move_back(self, action: MoveBack, played: PlayedWorld) -> None:
         bench, automation_id = self.bench, played.automation_ids[action.automation]

@@ -29,7 +29,9 @@ from tests.fidelity.worlds import (
     Import,
     Merge,
     MoveBack,
+    Pause,
     Publication,
+    Resume,
     SegmentMove,
     SentBroadcast,
     SentEvent,
@@ -170,6 +172,15 @@ DAY_OR_WAIT = Automation(
                 DAY, HI, trigger={"type": "schedule", "cron": "17 5 28,29 * *"}, reentry={"policy": "not_while_running"}
             ),
             contacts=(Contact(ANN, {}),),
+        ),
+        world(  # woken in the first pause and due in the second one, which cancels it
+            path(DELAY, WAIT, HI, HOOK),
+            *(deposit(0), Pause(47, 0), deposit(75), Resume(4_999, 0, cancel_overdue=False), deposit(90_045)),
+            *(Pause(92_003, 0), deposit(95_203, event="paid"), Resume(280_001, 0, cancel_overdue=True)),
+        ),
+        world(  # an imported event started nothing
+            path(HI, trigger={"type": "app_event", "eventNames": []}),
+            *(deposit(0), Import(20, 0, {"zz": 2}), Pause(47, 0), Resume(4_999, 0, cancel_overdue=False)),
         ),
         world(path(DAY, HI, reentry=NOT_WHILE_RUNNING), deposit(0), deposit(86_400), deposit(90_045)),  # at the end
         world(  # the message for an event does not count for one that is due at its moment

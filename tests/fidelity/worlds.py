@@ -23,6 +23,7 @@ STARTS = ("2026-03-24T09:30:00+00:00", "2026-03-05T23:58:00+00:00", "2026-02-10T
 # No sum of delays equals a difference of these, so two entries are rarely due at the same time.
 OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 261_007, 500_025)
 UNDO_OFFSETS = (41, 4_507, 95_203, 300_011)
+PAUSE_OFFSETS = (47, 4_999, 92_003, 280_001)
 MERGE_OFFSETS = (27, 61, 3_711, 91_009)
 NAMES = ("deposit", "deposit", "deposit", *EVENTS)
 SEGMENT = "vip"
@@ -113,6 +114,21 @@ class MoveBack(msgspec.Struct, frozen=True):
     automation: int
 
 
+class Pause(msgspec.Struct, frozen=True):
+    """A person pauses an automation."""
+
+    at: int
+    automation: int
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """A person resumes an automation; `cancel_overdue`: without the entries that came due in the meantime."""
+
+    at: int
+    automation: int
+    cancel_overdue: bool
+
+
 class SegmentMove(msgspec.Struct, frozen=True):
     """A refresh of the segment finds that a contact entered or left it."""
 
@@ -129,7 +145,18 @@ class SentBroadcast(msgspec.Struct, frozen=True):
 
 
 Action: TypeAlias = (
-    SentEvent | Change | Import | Merge | Undo | Erasure | Publication | MoveBack | SegmentMove | SentBroadcast
+    SentEvent
+    | Change
+    | Import
+    | Merge
+    | Undo
+    | Erasure
+    | Publication
+    | MoveBack
+    | Pause
+    | Resume
+    | SegmentMove
+    | SentBroadcast
 )
 
 
@@ -197,7 +224,7 @@ EVENT_TRIGGERS = st.one_of(
     st.just({"type": "app_event", "event": "deposit"}),
     st.just({"type": "app_event", "event": "deposit"}),
     st.just({"type": "app_event", "eventNames": ["deposit", "paid"]}),
-    st.just({"type": "app_event", "event": "*"}),
+    st.just({"type": "app_event", "eventNames": []}),  # every event
     st.fixed_dictionaries(
         {"type": st.just("app_event"), "event": st.just("deposit")},
         optional={"where": st.none() | WHERES, "filters": filter_lists},
@@ -205,7 +232,7 @@ EVENT_TRIGGERS = st.one_of(
     st.fixed_dictionaries(
         {"type": st.just("app_event"), "eventNames": st.just(["paid", "deposit"])}, optional={"where": WHERES}
     ),
-    st.fixed_dictionaries({"type": st.just("app_event"), "event": st.just("*")}, optional={"where": WHERES}),
+    st.fixed_dictionaries({"type": st.just("app_event"), "eventNames": st.just([])}, optional={"where": WHERES}),
 )
 START_TRIGGERS = st.sampled_from(
     [
@@ -340,10 +367,11 @@ def worlds(draw: st.DrawFn) -> World:
         others = [action for action in played if action.at != batched]
         first = SentEvent(batched, draw(st.sampled_from(NAMES)), own[0].identifiers, draw(PAYLOADS))
         played = sorted([*others, first, last], key=lambda action: action.at)
-    if any(item.trigger.get("event") == "*" for item in drawn):  # in a backtest imported events start entries, too
+    if any(item.trigger.get("eventNames") == [] for item in drawn):  # in a backtest imported events start entries, too
         played = [action for action in played if not isinstance(action, Import)]
     if not plain:
-        played = sorted([*played, *draw(undone(tuple(drawn), tuple(played), len(own)))], key=lambda action: action.at)
+        more = [*draw(undone(tuple(drawn), tuple(played), len(own))), *draw(pauses(tuple(drawn)))]
+        played = sorted([*played, *more], key=lambda action: action.at)
     return World(
         draw(st.sampled_from(STARTS)),
         tuple(drawn),
@@ -352,7 +380,7 @@ def worlds(draw: st.DrawFn) -> World:
         draw(st.sampled_from([None, None, "Europe/Zurich", "America/New_York"])),
         late,
         tuple(draw(KILLS)) if kills else (),
-        any(isinstance(action, Undo | Publication) for action in played) or draw(st.integers(0, 6)) == 6,
+        any(isinstance(action, Undo | Publication | Pause) for action in played) or draw(st.integers(0, 6)) == 6,
     )
 
 
@@ -385,6 +413,17 @@ def undone(draw: st.DrawFn, drawn: tuple[Automation, ...], played: tuple[Action,
     if draw(st.booleans()):
         more.append(MoveBack(free[1], number))
     return more
+
+
+@st.composite
+def pauses(draw: st.DrawFn, drawn: tuple[Automation, ...]) -> list[Action]:
+    """Draw a pause of an automation. Not of one with starts: a broadcast needs one that is live."""
+    by_events = [number for number, automation in enumerate(drawn) if automation.trigger["type"] == "app_event"]
+    if not by_events or draw(st.integers(0, 5)) < 5:
+        return []
+    number = draw(st.sampled_from(by_events))
+    paused_at, resumed_at = sorted(draw(st.permutations(PAUSE_OFFSETS))[:2])
+    return [Pause(paused_at, number), Resume(resumed_at, number, draw(st.booleans()))]
 
 
 def without(graph: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -279,7 +279,7 @@ def backtest(
             if live is None:
                 return _start_entry(automation, timeline.contact, event)
             live_now = timeline.live
-            if live_now is None or live_now.version is None or live_now.state != "live":
+            if event.imported or live_now is None or live_now.version is None or live_now.state != "live":
                 return None
             played = SimulatedAutomation(live_now.version.trigger, None, automation.id)
             return _start_entry(played, timeline.contact, event)

@@ -63,7 +63,7 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     A log that can start an entry has a `source`: the key of the trigger's `LogSource`. Its parameters are in `args` of
     the payload. If entries can wait for the log as well, there is a second record of it, with its event name and
     without `source`. `attributes`: the attributes that a hypothetical event changes; None for a stored event, because
-    the history of the contact has its changes.
+    the history of the contact has its changes. `imported`: it started nothing when it was stored.
     """
 
     id: str
@@ -73,6 +73,7 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     source: str | None = None
     attributes: dict[str, Json] | None = None
+    imported: bool = False
 
     def read_payload(self) -> dict[str, Any]:
         """Return the payload as the engine reads it: as stored, or that of a log in the order of its parameters."""
