@@ -4,7 +4,9 @@ It accepts a part of Postgres's grammar, with Postgres's precedence of operators
 place of what it does not know. So a statement that it reads means for Postgres what the tree says.
 """
 
+import re
 from collections.abc import Callable, Iterator
+from string import ascii_lowercase, ascii_uppercase
 from typing import Literal, NoReturn
 
 import msgspec
@@ -82,6 +84,7 @@ class Source(SqlNode, frozen=True):
     """A table, a query or a function (`value`) of FROM, under a name, with the names of its columns if written.
 
     `join`: how it is joined to the sources before it, with the condition `on`, or by the columns `using`.
+    `has_ordinality`: the rows of the function are numbered.
     """
 
     value: "str | Query | FunctionCall"
@@ -90,6 +93,7 @@ class Source(SqlNode, frozen=True):
     join: Join = "first"
     on: Expression | None = None
     using: tuple[str, ...] = ()
+    has_ordinality: bool = False
 
 
 class Select(SqlNode, frozen=True):
@@ -118,7 +122,7 @@ class Query(SqlNode, frozen=True):
 
 
 def parse(text: str) -> Query:
-    """Return the tree of a statement. Raises UnsupportedSqlError."""
+    """Return the tree of a statement. Raises UnsupportedSqlError, and RecursionError if it is nested too deeply."""
     parser = _Parser(text)
     query = parser.query()
     parser.skip_semicolons()
@@ -139,17 +143,20 @@ _TYPES = frozenset(
     timestamp timestamptz interval float float4 float8 real double
     """.split()
 )
-_RESERVED = frozenset(
+_KEYWORD_CALLS = frozenset(("current_date", "current_timestamp", "localtimestamp"))
+_RESERVED = _KEYWORD_CALLS | frozenset(
     """
-    all and any array as asc asymmetric both case cast check collate column cross cube current_time desc
-    distinct do else end except fetch filter for foreign from full grant group grouping having ilike in inner
-    intersect interval into is isnull join lateral leading left like limit localtime natural not notnull offset
-    on only or order outer over overlaps placing returning right rollup row select session_user sets similar
-    some symmetric table tablesample then to trailing union unique user using values variadic verbose when where
-    window with within
+    all and any array as asc asymmetric both case cast check collate column cross cube current_catalog current_role
+    current_schema current_time current_user default desc distinct do else end except fetch filter for foreign from
+    full grant group grouping having ilike in inner intersect interval into is isnull join lateral leading left like
+    limit localtime natural not notnull offset on only or order outer over overlaps placing returning right rollup row
+    select session_user sets similar some symmetric system_user table tablesample then to trailing union unique user
+    using values variadic verbose when where window with within
     """.split()
 )
-_KEYWORD_CALLS = frozenset(("current_date", "current_timestamp", "localtimestamp"))
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)  # of names, Postgres changes these letters only
+_NAME_BYTES = 63  # Postgres cuts longer names off
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][0-9]+)?")
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -178,7 +185,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             continue
         match token.kind:
             case "word" if token.text:
-                yield _Token("word", token.text.lower(), token.start, token.end)
+                yield _Token("word", token.text.translate(_LOWER), token.start, token.end)
             case "quoted":
                 yield _Token("quoted", token.text, token.start, token.end)
             case "string" | "number" | "name" | "positional":
@@ -193,7 +200,9 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
         self._at = 0
-        self._depth = 0
+        for token in self._tokens:
+            if token.kind in ("word", "quoted") and len(token.text.encode()) > _NAME_BYTES:
+                raise UnsupportedSqlError(f"a name of more than {_NAME_BYTES} bytes", token.start + 1)
 
     # --- Tokens
 
@@ -225,6 +234,8 @@ class _Parser:
             self.refuse()
 
     def _next(self) -> _Token:
+        if self.token.kind == "end":
+            self.refuse()
         self._at += 1
         return self._tokens[self._at - 1]
 
@@ -310,7 +321,14 @@ class _Parser:
         sources: list[Source] = []
         if self._take("from"):
             sources.append(self._source("first"))
-            while (join := self._join()) is not None:
+            is_after_comma = False
+            while True:
+                is_after_comma = is_after_comma or self._is(",")
+                join = self._join()
+                if join is None:
+                    break
+                if is_after_comma and join != "cross":
+                    self.refuse("a JOIN after a comma")  # its condition does not see the tables before the comma
                 sources.append(self._source(join))
         where = self._expression() if self._take("where") else None
         groups: list[Expression] = []
@@ -352,7 +370,7 @@ class _Parser:
 
     def _source(self, join: Join) -> Source:
         start = self.token.start
-        is_lateral = self._take("lateral")
+        is_lateral, has_ordinality = self._take("lateral"), False
         value: str | Query | FunctionCall
         if self._is("("):
             if is_lateral:
@@ -370,7 +388,7 @@ class _Parser:
             value = name
             if self._is("("):
                 value = self._call(name, start)
-                self._take("with", "ordinality")
+                has_ordinality = self._take("with", "ordinality")
         columns: tuple[str, ...] = ()
         has_alias = self._take("as")
         if has_alias or self.token.kind == "quoted" or (self.token.kind == "word" and self.token.text not in _RESERVED):
@@ -385,18 +403,14 @@ class _Parser:
             else:
                 self._expect("on")
                 on = self._expression()
-        return Source(value, name, columns, join, on, using, start=start, end=self._previous_end)
+        return Source(value, name, columns, join, on, using, has_ordinality, start=start, end=self._previous_end)
 
     # --- Expressions
 
     def _expression(self, power: int = 0, *, stars: bool = False) -> Expression:
-        self._depth += 1
-        if self._depth > 100:
-            self.refuse("an expression that is nested so deeply")
         left = self._prefix(stars)
         while (right := self._infix(left, power)) is not None:
             left = right
-        self._depth -= 1
         return left
 
     def _operation(self, operator: str, start: int, *operands: Expression) -> SqlOperation:
@@ -405,6 +419,8 @@ class _Parser:
     def _prefix(self, stars: bool) -> Expression:
         token, start = self.token, self.token.start
         if token.kind == "value":
+            if token.text[0].isdigit() and not _NUMBER.fullmatch(token.text):
+                self.refuse()  # 1e-3 is two tokens here, and one for Postgres
             self._next()
             return Constant(token.text, start=start, end=self._previous_end)
         if token.kind == "operator" and token.text in ("+", "-"):
@@ -545,6 +561,8 @@ class _Parser:
             )
             if own <= power:
                 return None
+            if token.text == "&":
+                self.refuse()  # U&"d\0061te" is a name
             self._next()
             if self._is("any", "some", "all"):
                 quantifier = self._next().text
@@ -552,6 +570,7 @@ class _Parser:
                 if self._is("select", "with"):
                     self.refuse(f"{quantifier.upper()} (SELECT …)")
                 values = self._expression()
+                self._refuse_subquery(values)
                 self._expect(")")
                 return self._operation(f"{token.text} {quantifier}", start, left, values)
             return self._operation(token.text, start, left, self._expression(own))
@@ -615,5 +634,14 @@ class _Parser:
         values = [self._expression()]
         while self._take(","):
             values.append(self._expression())
+        if len(values) == 1:
+            self._refuse_subquery(values[0])
         self._expect(")")
         return self._operation("in", left.start, left, *values)
+
+    def _refuse_subquery(self, value: Expression) -> None:
+        """Refuse `IN ((SELECT …))`: Postgres compares with all its rows, although it looks like one value."""
+        while isinstance(value, SqlOperation) and value.operator == "()":
+            (value,) = value.operands
+        if isinstance(value, Subquery) and value.kind == "scalar":
+            self.refuse("a subquery in two pairs of parentheses")

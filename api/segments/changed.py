@@ -39,7 +39,7 @@ from workbench.language.sql import tokenize
 MAX_CHANGED = 50_000  # beyond that the whole query is not slower; 2 MB of ids in its session
 
 # Increase it with each change of what `read_incremental_query` accepts or returns: then refreshes begin anew.
-_PROOF_VERSION = 2
+_PROOF_VERSION = 3
 
 _OVERLAP = timedelta(minutes=5)  # longer than any request takes from its time to its transaction
 _DAY = timedelta(days=1)

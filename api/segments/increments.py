@@ -71,10 +71,15 @@ class IncrementalQuery(msgspec.Struct, frozen=True):
 def read_incremental_query(query: SegmentQuery) -> IncrementalQuery:
     """Return what a query depends on. Raises UnsupportedSqlError if its segment is refreshed as a whole."""
     for text in _texts(query.params):
-        if _CLOCK_TEXT.search(text):
+        if _can_be_clock(text):
             raise UnsupportedSqlError(f"the value {text!r}, which can be a moment,", 1)
+    if len(query.sql) > _MAX_CHARACTERS:
+        raise UnsupportedSqlError(f"a statement of more than {_MAX_CHARACTERS:,} characters", _MAX_CHARACTERS + 1)
     proof = _Proof(query)
-    result = proof.check_query(parse(query.sql), {}, None)
+    try:
+        result = proof.check_query(parse(query.sql), {}, None)
+    except RecursionError:
+        raise UnsupportedSqlError("a statement that is nested so deeply, or has so many operators,", 1) from None
     keys = [value.is_key for name, value in result.columns if name == "contact_id"]
     if keys != [True]:
         raise UnsupportedSqlError("a contact_id that is not the contact of the rows that are read", 1)
@@ -85,6 +90,7 @@ def read_incremental_query(query: SegmentQuery) -> IncrementalQuery:
 
 # --- What is known
 
+_MAX_CHARACTERS = 10_000  # these take up to 60 ms, while other requests wait
 OCCURRED, RECEIVED = TimeColumn("app_events", "occurred_at"), TimeColumn("app_events", "created_at")
 CREATED = TimeColumn("contacts", "created_at")
 _CLOCK = frozenset(("now", "transaction_timestamp", "current_date", "current_timestamp", "localtimestamp"))
@@ -105,6 +111,12 @@ _SET_FUNCTIONS = frozenset(
     regexp_split_to_table string_to_table unnest
     """.split()
 )
+_FUNCTION_COLUMNS = {  # others have one, of the name of the table
+    "jsonb_array_elements": ("value",),
+    "jsonb_array_elements_text": ("value",),
+    "jsonb_each": ("key", "value"),
+    "jsonb_each_text": ("key", "value"),
+}
 _EXACT_AGGREGATES = frozenset(("count", "min", "max", "bool_and", "bool_or", "every"))
 _SUMS = frozenset(("sum", "avg", "stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp"))
 _AGGREGATES = _EXACT_AGGREGATES | _SUMS
@@ -133,7 +145,7 @@ class _ValueFacts(msgspec.Struct, frozen=True):
 
 
 _PLAIN = _ValueFacts()
-_Columns = Sequence[tuple[str, _ValueFacts]]
+_Columns = Sequence[tuple[str | None, _ValueFacts]]
 
 
 _MOMENT = _ValueFacts(is_moment=True)
@@ -181,13 +193,13 @@ class _Result(msgspec.Struct, frozen=True):
 class _Source(msgspec.Struct):
     """A source of FROM.
 
-    `is_ordered`: the order of its columns is known. `is_optional`: its row may be missing, after a LEFT JOIN.
+    `is_function`: it is the result of a function. `is_optional`: its row may be missing, after a LEFT JOIN.
     """
 
     name: str
     columns: _Columns
     of_contacts: bool
-    is_ordered: bool
+    is_function: bool
     is_optional: bool = False
 
 
@@ -205,6 +217,9 @@ class _Scope:
 
     def find(self, column: Column) -> tuple["_Scope", int, _ValueFacts] | None:
         """Return where a column is: its scope, the number of its source, and its value."""
+        return self._find_column(column) or self._find_row(column)
+
+    def _find_column(self, column: Column) -> tuple["_Scope", int, _ValueFacts] | None:
         matches = [
             (number, value)
             for number, source in enumerate(self.sources)
@@ -213,13 +228,21 @@ class _Scope:
             if name == column.name
         ]
         if not matches:
-            return None if self.outer is None else self.outer.find(column)
+            return None if self.outer is None else self.outer._find_column(column)
         if len(matches) > 1 and not (column.table is None and column.name in self.merged):
             _refuse(column, f"the name {column.name}, which more than one table has,")
         number, value = matches[0]
         if self.sources[number].is_optional:
             value = msgspec.structs.replace(value, is_key=False)
         return self, number, value
+
+    def _find_row(self, column: Column) -> tuple["_Scope", int, _ValueFacts] | None:
+        """The name of a function's table stands for its row, if no column has this name."""
+        if column.table is None:
+            for number, source in enumerate(self.sources):
+                if source.name == column.name:
+                    return (self, number, source.columns[0][1]) if source.is_function else None
+        return None if self.outer is None else self.outer._find_row(column)
 
     def tie(self, first: int, second: int) -> None:
         self._tied_to[self._root(first)] = self._root(second)
@@ -370,12 +393,12 @@ class _Proof:
                 self.tables.add(source.value)
         if not scope.are_tied():
             _refuse(select, "a join of rows of different contacts")
-        columns: list[tuple[str, _ValueFacts]] = []
-        aliases: dict[str, _ValueFacts] = {}
+        columns: list[tuple[str | None, _ValueFacts]] = []
+        aliases: dict[str | None, _ValueFacts] = {}
         for item in select.items:
             if isinstance(item.value, Column) and item.value.name == "*":
                 sources = [s for s in scope.sources if item.value.table in (None, s.name)]
-                if not sources or scope.merged or any(s.is_optional or not s.is_ordered for s in sources):
+                if not sources or scope.merged or any(s.is_optional or s.is_function for s in sources):
                     _refuse(item, "* here")
                 columns += [column for s in sources for column in s.columns]
                 continue
@@ -404,20 +427,19 @@ class _Proof:
             case Query() as query:
                 result = self._check_table(query, named)
             case FunctionCall() as call:
-                if call.function not in _SET_FUNCTIONS:
+                if call.function not in _SET_FUNCTIONS or (call.function == "unnest" and len(call.arguments) > 1):
                     _refuse(call, f"{call.function}()")
                 arguments = [self._check_value(argument, scope, named) for argument in call.arguments]
                 value = _ValueFacts(is_inexact=any(argument.is_inexact for argument in arguments))
-                names = dict.fromkeys((source.name, call.function, "key", "value", "ordinality", *source.columns))
+                names = [*_FUNCTION_COLUMNS.get(call.function, (source.name,)), *["ordinality"] * source.has_ordinality]
                 result = _Result([(name, value) for name in names], False, False)
             case _:
                 assert_never(source.value)
-        if not isinstance(source.value, FunctionCall):
-            result = _renamed(result, source.columns, source)
+        result = _renamed(result, source.columns, source)
         if any(source.name == other.name for other in scope.sources):
             _refuse(source, f"the name {source.name!r}, which two tables have,")
-        is_ordered = not isinstance(source.value, FunctionCall)
-        scope.sources.append(_Source(source.name, result.columns, result.of_contacts, is_ordered))
+        is_function = isinstance(source.value, FunctionCall)
+        scope.sources.append(_Source(source.name, result.columns, result.of_contacts, is_function))
         if source.on is not None:
             self._check_value(source.on, scope, named)
             if source.join == "inner":
@@ -470,10 +492,8 @@ class _Proof:
             param_value = params[int(text[1:]) - 1] if 0 < int(text[1:]) <= len(params) else None
         if is_array != isinstance(param_value, list):
             return [None]
-        return [
-            item if isinstance(item, str) else None
-            for item in (param_value if isinstance(param_value, list) else [param_value])
-        ]
+        items = param_value if isinstance(param_value, list) else [param_value]
+        return [item if isinstance(item, str) and "@" not in item else None for item in items]  # addresses are sealed
 
     def _group_is_key(
         self,
@@ -481,7 +501,7 @@ class _Proof:
         scope: _Scope,
         named: Mapping[str, _Result],
         columns: _Columns,
-        aliases: Mapping[str, _ValueFacts],
+        aliases: Mapping[str | None, _ValueFacts],
     ) -> bool:
         match group:
             case Constant(text=text):
@@ -496,9 +516,9 @@ class _Proof:
     def _check_value(self, value: Expression, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
         match value:
             case Constant(text=text):
-                if text[:1] in ("E", "e") and "\\" in text:
-                    _refuse(value, f"the text {text}, which has escapes,")
-                if _CLOCK_TEXT.search(text) and not text.startswith(":"):
+                if text[:2] in ("E'", "e'"):
+                    _refuse(value, f"the text {text}, which can have escapes,")
+                if _can_be_clock(text) and not text.startswith(":"):
                     _refuse(value, f"the text {text}, which can be a moment,")
                 return _PLAIN
             case Column(name=name):
@@ -617,6 +637,10 @@ class _Proof:
         return msgspec.structs.replace(result.columns[0][1], is_key=False)
 
 
+def _can_be_clock(text: str) -> bool:
+    return _CLOCK_TEXT.search(text.replace("\\", "")) is not None  # '{to\day}' is an array with today
+
+
 def _texts(value: Json) -> Iterator[str]:
     match value:
         case str():
@@ -638,20 +662,22 @@ def _renamed(result: _Result, names: Sequence[str], node: SqlNode) -> _Result:
     columns = [
         (names[number] if number < len(names) else name, value) for number, (name, value) in enumerate(result.columns)
     ]
+    if any(name is None for name, _ in columns):
+        _refuse(node, "a column without a name (AS …)")
     return _Result(columns, result.of_contacts, result.is_tied)
 
 
-def _name_of(value: Expression) -> str:
-    """Return the column name that Postgres derives, or `?column?`."""
+def _name_of(value: Expression) -> str | None:
+    """Return the column name that Postgres derives, None if it depends on its version or on types."""
     match value:
         case Column(name=name):
             return name
         case FunctionCall(function=function):
-            return function
+            return "btrim" if function == "trim" else function
         case SqlOperation(operator=operator, operands=(inner, *_)) if operator == "()" or operator.startswith("::"):
             return _name_of(inner)
         case _:
-            return "?column?"
+            return None
 
 
 def _parts(value: Expression) -> Iterator[Expression]:

@@ -29,7 +29,9 @@ PROVED = {
     "SELECT contact_id FROM segment_members WHERE segment = 'a' EXCEPT "
     "(SELECT contact_id FROM app_events UNION ALL SELECT id FROM contacts WHERE 'vip' = ANY (tags))": [],
     "SELECT e.contact_id FROM app_events e, jsonb_array_elements(e.payload -> 'items') AS item "
-    "WHERE item ->> 'sku' IN ('a', 'b')": [],
+    "WHERE item ->> 'sku' IN ('a', 'b') AND value ->> 'n' = '1'": [],
+    "SELECT e.contact_id FROM app_events e, jsonb_each_text(e.payload) WITH ORDINALITY AS f (name) "
+    "WHERE name = 'a' AND value = 'b' AND ordinality = 1": [],
     "SELECT id AS contact_id FROM contacts WHERE id NOT IN (SELECT contact_id FROM app_events "
     "WHERE occurred_at BETWEEN now() - make_interval(days => 30) AND now())": [
         "now() - make_interval(days => 30)",
@@ -38,6 +40,7 @@ PROVED = {
     "SELECT contact_id FROM app_events GROUP BY contact_id "
     "HAVING count(*) FILTER (WHERE date_trunc('day', now()) <= created_at) > 2": ["date_trunc('day', now())"],
     "SELECT id AS contact_id FROM contacts ORDER BY lower(email), created_at DESC": [],
+    "SELECT contact_id FROM app_events GROUP BY 1 HAVING max(extract(epoch FROM occurred_at)) > 1e9": [],
     "SELECT contact_id FROM app_events WHERE event = 'snowboard' AND created_at::date > 'yesteryear'": [],
     "SELECT id AS contact_id FROM contacts WHERE (SELECT max(e.occurred_at) FROM app_events e "
     "WHERE e.contact_id = contacts.id) < current_timestamp - interval '1 week'": [
@@ -71,13 +74,15 @@ REFUSED = {
     "SELECT 1": "a contact_id that is not",
     "not SQL": "NOT",
     "SELECT contact_id FROM app_events WHERE event = E'a\\'b' COLLATE \"C\"": "COLLATE",
-    "SELECT (contact_id) FROM app_events WHERE " + "(" * 200 + "true" + ")" * 200: "an expression that is nested",
+    "SELECT contact_id FROM app_events WHERE " + "(" * 2000 + "true" + ")" * 2000: "a statement that is nested",
+    "SELECT contact_id FROM app_events WHERE true" + " OR true" * 1000: "a statement that is nested",
+    "SELECT contact_id FROM app_events WHERE event = 'a'" + " " * 10_000: "a statement of more than 10,000 characters",
     "SELECT c.id AS contact_id FROM contacts c ORDER BY generate_series(1, 2)": "generate_series() in ORDER BY",
     "SELECT c.id AS contact_id FROM contacts c ORDER BY (SELECT count(*) FROM app_events)": "a subquery in ORDER BY",
     "SELECT id AS contact_id FROM contacts c WHERE EXISTS (SELECT 1 FROM app_events e WHERE e.contact_id = c.id "
     "ORDER BY count(*))": "count() in ORDER BY",
     "SELECT contact_id FROM app_events WHERE occurred_at > (array['to' || 'day']::timestamptz[])[1]": "a text as",
-    "SELECT contact_id FROM app_events WHERE occurred_at > E'to\\x64ay'": "the text E'to\\x64ay', which has escapes",
+    "SELECT contact_id FROM app_events WHERE occurred_at > E'to\\x64ay'": "the text E'to\\x64ay', which",
     "SELECT contact_id FROM app_events WHERE occurred_at > 'yesterday08:00'": "the text 'yesterday08:00'",
     "SELECT contact_id FROM app_events WHERE occurred_at > 'now_'": "the text 'now_'",
     "SELECT contact_id FROM app_events WHERE occurred_at = ANY ('{today08:00}')": "the text '{today08:00}'",
@@ -88,6 +93,21 @@ REFUSED = {
     "SELECT q.id AS contact_id FROM (SELECT * FROM contacts EXCEPT SELECT * FROM contacts) q": "updated_at of contacts",
     "SELECT contact_id FROM app_events GROUP BY 1 HAVING sum((array[payload ->> 'a']::float8[])[1]) > 1": "a sum of",
     "SELECT contact_id FROM app_events, unnest(array[1.5]::float8[]) AS x GROUP BY 1 HAVING sum(x) > 1": "a sum of",
+    "SELECT contact_id FROM app_events WHERE occurred_at = ANY ('{to\\day}')": "the text '{to\\day}'",
+    "SELECT contact_id FROM app_events WHERE occurred_at > E'to'\n'day'": "the text E'to'\n'day'",
+    "SELECT id AS contact_id FROM contacts WHERE 'a' IN ((SELECT event FROM app_events))": "a subquery in two pairs",
+    "SELECT c.id AS contact_id FROM (SELECT id, id AS É FROM contacts) c "
+    "WHERE EXISTS (SELECT 1 FROM (SELECT contact_id AS é FROM app_events) e WHERE É = c.id)": "a subquery that is not",
+    f"SELECT contact_id FROM (SELECT contact_id, id AS {'a' * 64} FROM app_events) q": "a name of more than 63 bytes",
+    "SELECT c.id AS contact_id FROM (SELECT id, id AS uuid FROM contacts) c WHERE EXISTS (SELECT 1 FROM app_events e, "
+    "(SELECT '00000000-0000-0000-0000-000000000000'::uuid) q WHERE e.contact_id = uuid)": "a column without a name",
+    "SELECT q.contact_id FROM (SELECT contact_id, merged_from AS key FROM app_events) q WHERE EXISTS (SELECT 1 FROM "
+    "(SELECT contact_id AS key FROM app_events) a, contacts b JOIN contacts c ON c.id = key "
+    "WHERE a.key = b.id AND b.id = q.contact_id)": "a JOIN after a comma",
+    "SELECT c.id AS contact_id FROM (SELECT * FROM contacts) c (id, b, d, e, f, g, h, value) "
+    "WHERE EXISTS (SELECT 1 FROM unnest(array[1]) u WHERE value > '2026-11-27')": "value of contacts",
+    "SELECT c.id AS contact_id FROM contacts c, jsonb_array_elements(c.metadata) AS t "
+    "WHERE EXISTS (SELECT 1 FROM contacts t WHERE t.id = c.id AND t::text LIKE '%2026%')": "the name t",
     "": "an incomplete statement",
 }
 
@@ -120,6 +140,7 @@ def test_a_value_can_be_a_moment() -> None:
         ("event = ANY ($1)", ["{a,b}"], None),
         ("event = ANY ('{a,b}')", None, None),
         ("event = :name", {"name": "{a,b}"}, ("{a,b}",)),
+        ("event = :name", {"name": "ann@example.com"}, None),
         ("event = 'a' OR event = 'b'", None, None),
     ],
 )
