@@ -40,6 +40,10 @@ _QUERIES = {
         "SELECT id AS contact_id FROM contacts c WHERE metadata ->> 'plan' = 'pro' AND NOT EXISTS (SELECT 1 FROM "
         "app_events e WHERE e.contact_id = c.id AND e.event = 'event_0' AND e.occurred_at > now() - interval '7 days')"
     ),
+    # Of events of all names, so that each new one makes its contact be read.
+    "all-names": (
+        "SELECT contact_id FROM app_events GROUP BY contact_id HAVING sum((payload ->> 'amountUsd')::numeric) > 12000"
+    ),
 }
 
 
