@@ -1,7 +1,7 @@
 """The client of a backend: what `track` takes, and how many events a second go through its file to the service.
 
-Each round is a new process, as a backend is. Its first event, with which it imports httpx and connects, is not timed. It
-tracks as fast as it can and then waits until everything is accepted; the threads that send share its core. The bare
+Each round is a new process, as a backend is. Its first event, with which it imports httpx and connects, is not timed.
+It tracks as fast as it can and then waits until everything is accepted; the threads that send share its core. The bare
 reference inserts the same rows into a SQLite file, and sends nothing. The first round, which makes the contacts, is not
 counted.
 """

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from tests.installation import until
 from tests.running import Running
-from tests.text.test_forms import payloads
+from tests.text.test_round_trip import payloads
 from tests.workbench.test_verbs import branching, new, thanks
 from tests.workbench.test_verbs_and_settings import winback
 from workbench import Automation, ConflictError, NotFoundError, Workbench
