@@ -113,8 +113,8 @@ class Delivery(msgspec.Struct, frozen=True):
     it unsubscribes the address. `secrets`: the secrets that sign the message, newest first. `test`: mark the message as
     a test in a header. `track_clicks`: the links of the body have yet to be replaced by tracked ones. `request`: the
     request of a connection, which `body` has the fields for. `contact_id`: the contact of the links to preferences;
-    None in a test. `topic`: what the message is about. `attachment`: the page, in an email
-    of a page schedule; its recipient need not be a contact.
+    None in a test. `topic`: what the message is about. `attachment`: the page, in an email of a page schedule; its
+    recipient need not be a contact.
     """
 
     org_id: int
