@@ -93,7 +93,7 @@ def test_a_report_by_cohort_has_a_row_for_each_cohort_and_shades_its_cells() -> 
         ["2026-11-09", "10", "100.0%", "40.0%", "20.0%*"],
         ["2026-11-16", "1,000", "100.0%", "0.0%*", ""],
     ]
-    assert re.findall(r"220,(0\.\d\d)", page) == ["0.55", "0.55", "0.28", "0.55", "0.00"]
+    assert re.findall(r"220,(0\.\d\d)", page) == ["0.00"] * 3 + ["0.00", "0.55", "0.28", "0.00", "0.00"]
     assert "The share of the cohort that came back. Week 0 is that of the first event. * In part" in page
     assert cells(page_html("t", [RETENTION], NOW)) == cells(page)  # without a chart
     cut = msgspec.structs.replace(RETENTION, complete=False)  # more rows of the last cohort were not read
@@ -124,6 +124,12 @@ def test_a_chart_of_more_than_30_bars_says_how_many_rows_it_leaves_out() -> None
     rows = [(f"asset {number:02}", number) for number in range(33)]
     chart = chart_svg(PageSection(title="t", columns=("asset", "events"), rows=rows))
     assert (chart.count("<rect"), "3 more rows in the table below" in chart) == (30, True)
+
+
+@pytest.mark.parametrize(("name", "shown", "end"), [("x" * 60, f"{'x' * 39}…", 300), ("abcd", "abcd", 30)])
+def test_names_of_bars_have_the_room_that_they_need_and_long_ones_are_cut(name: str, shown: str, end: int) -> None:
+    chart = chart_svg(PageSection(title="t", columns=("asset", "events"), rows=[(name, 3), ("b", 1)]))
+    assert re.findall(r'<text x="(\d+)" y="15" text-anchor="end">([^<]*)<', chart) == [(str(end), shown)]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,8 @@ def quantity(number: int, noun: str, plural: str = "") -> str:
 
 # --- Charts
 
-_WIDTH, _LABELS, _BAR, _HEIGHT = 640, 220, 22, 180  # pixels
+_WIDTH, _MAX_LABELS, _BAR, _HEIGHT = 640, 300, 22, 180  # pixels
+_CHARACTER = 7.5  # pixels, of a wide font
 
 
 def chart_svg(section: PageSection) -> Markup:
@@ -204,22 +205,25 @@ def _fits(value: float | Decimal, digits: int = _MAX_DIGITS) -> bool:
 
 
 def _bars(values: list[float], texts: list[str], shown: list[str]) -> tuple[Markup, int]:
-    largest, room = max(values) or 1.0, _WIDTH - _LABELS - 110
+    characters = int(_MAX_LABELS / _CHARACTER)
+    labels = [text if len(text) <= characters else f"{text[: characters - 1]}…" for text in texts]
+    left = round(max(map(len, labels)) * _CHARACTER) + 8
+    largest, room = max(values) or 1.0, _WIDTH - left - 110
     lines = [
         Markup(
             '<text x="{}" y="{}" text-anchor="end">{}</text><rect x="{}" y="{}" width="{:.1f}" height="14"/>'
             '<text x="{:.1f}" y="{}">{}</text>'
         ).format(
-            *(_LABELS - 8, index * _BAR + 15, text if len(text) <= 32 else f"{text[:31]}…"),
-            *(_LABELS, index * _BAR + 4, value / largest * room),
-            *(_LABELS + value / largest * room + 6, index * _BAR + 15, number),
+            *(left - 8, index * _BAR + 15, label),
+            *(left, index * _BAR + 4, value / largest * room),
+            *(left + value / largest * room + 6, index * _BAR + 15, number),
         )
-        for index, (value, text, number) in enumerate(zip(values, texts, shown, strict=True))
+        for index, (value, label, number) in enumerate(zip(values, labels, shown, strict=True))
         if index < _MAX_BARS
     ]
     if (rest := len(values) - len(lines)) > 0:
         text = f"{quantity(rest, 'more row')} in the table below"
-        lines.append(Markup('<text x="{}" y="{}">{}</text>').format(_LABELS, len(lines) * _BAR + 15, text))
+        lines.append(Markup('<text x="{}" y="{}">{}</text>').format(left, len(lines) * _BAR + 15, text))
     return Markup("").join(lines), len(lines) * _BAR + 4
 
 
@@ -254,9 +258,9 @@ class _Table(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-_CELL = "padding:2px 10px 2px 0;border-bottom:1px solid #c9cdd6;vertical-align:top;text-align:"
+_CELL = "padding:3px 16px 3px 0;border-bottom:1px solid #c9cdd6;vertical-align:top;text-align:"
 _LEFT, _RIGHT = f"{_CELL}left", f"{_CELL}right"
-_SHADED = f"{_CELL}right;padding-left:10px;background:rgba(97,102,220,{{:.2f}})"
+_SHADED = f"{_CELL}right;padding:3px 8px;white-space:nowrap;background:rgba(97,102,220,{{:.2f}})"
 _DARKEST = 0.55  # the text stays legible on it, light or dark
 
 
@@ -266,17 +270,19 @@ def _table(section: PageSection) -> _Table:
         return _cohort_table(section, value)
     numeric = [any(_is_number(row[index]) for row in section.rows) for index in range(len(section.columns))]
     rows = [
-        [
-            (printable(_cell(section, name, value)), _RIGHT if is_number else _LEFT)
-            for name, value, is_number in zip(section.columns, row, numeric, strict=True)
-        ]
-        for row in section.rows
+        [_styled(section, *cell) for cell in zip(section.columns, row, numeric, strict=True)] for row in section.rows
     ]
     headings = [
         (_heading(section, name), _RIGHT if is_number else _LEFT)
         for name, is_number in zip(section.columns, numeric, strict=True)
     ]
     return _Table(headings, rows)
+
+
+def _styled(section: PageSection, column: str, value: Any, is_number: bool) -> tuple[str, str]:
+    wraps = not is_number and not isinstance(value, date)
+    style = (_RIGHT if is_number else _LEFT) + ("" if wraps else ";white-space:nowrap")
+    return printable(_cell(section, column, value)), style
 
 
 def _cohort_value(section: PageSection) -> str | None:
@@ -294,35 +300,33 @@ def _cohort_table(section: PageSection, value: str) -> _Table:
         cohorts.setdefault(tuple(row[key] for key in keys), {})[row["number"]] = row
     if not section.complete and len(cohorts) > 1:
         cohorts.popitem()  # of which only the first rows were read
+
+    def is_shaded(row: dict[str, Any]) -> bool:
+        # All contacts of a cohort are in its own period: a share of 100 % says nothing, and would take up the scale.
+        return _is_number(row[value]) and not (value == "share" and row["number"] == 0)
+
     cells = [row for of_cohort in cohorts.values() for row in of_cohort.values()]
-    # A share of 100 % in the cohort's own period would leave little of the scale to the others.
-    scaled = [row for row in cells if _is_number(row[value]) and not (value == "share" and row["number"] == 0)]
-    largest = max((float(row[value]) for row in scaled), default=0.0)
+    largest = max((float(row[value]) for row in cells if is_shaded(row)), default=0.0)
 
     def cell(row: dict[str, Any] | None) -> tuple[str, str]:
         if row is None:
             return "", _RIGHT
-        depth = min(float(row[value]) / largest, 1.0) if largest > 0 and _is_number(row[value]) else 0.0
-        mark = "" if row["complete"] else "*"
-        return printable(_cell(section, value, row[value]) + mark), _SHADED.format(max(depth, 0.0) * _DARKEST)
+        depth = max(float(row[value]) / largest, 0.0) if largest > 0 and is_shaded(row) else 0.0
+        text = _cell(section, value, row[value]) + ("" if row["complete"] else "*")
+        return printable(text), _SHADED.format(depth * _DARKEST)
 
-    styles = [_RIGHT if key == "size" else _LEFT for key in keys]
-    numbers = sorted({row["number"] for row in cells})
+    numbers, period = sorted({row["number"] for row in cells}), _heading(section, "number")
     rows = [
-        [(printable(_cell(section, key, part)), style) for key, part, style in zip(keys, cohort, styles, strict=True)]
+        [_styled(section, key, part, key == "size") for key, part in zip(keys, cohort, strict=True)]
         + [cell(of_cohort.get(number)) for number in numbers]
         for cohort, of_cohort in cohorts.items()
     ]
-    period = _heading(section, "number")
-    headings = [(_heading(section, key), style) for key, style in zip(keys, styles, strict=True)]
-    headings += [(f"{period} {number}", _RIGHT) for number in numbers]
+    headings = [(_heading(section, key), _RIGHT if key == "size" else _LEFT) for key in keys]
+    headings += [(f"{period} {number}", _SHADED.format(0)) for number in numbers]
     what = "share of the cohort that came back" if value == "share" else "total per contact so far"
     note = f"The {what}. {period.capitalize()} 0 is that of the first event."
-    note += (
-        ""
-        if all(row["complete"] for row in cells)
-        else f" * In part: a {period} that the report does not cover entirely."
-    )
+    if not all(row["complete"] for row in cells):
+        note += f" * In part: a {period} that the report does not cover entirely."
     return _Table(headings, rows, note)
 
 
