@@ -47,7 +47,7 @@ class World(NamedTuple):
 
 START = World(Row(State.PENDING), Automation.ACTIVE, (Hold.NONE, Hold.NONE))
 
-OPERATORS = ("pause", "resume", "resume_without_overdue", "deactivate", "activate", "publish", "replay")
+OPERATORS = ("pause", "resume", "resume_without_overdue", "deactivate", "activate", "publish", "move", "replay")
 OTHERS = ("erase", "drop", "restore", "wake", "becomes_due", "lease_expires")
 ENGINE = ("claim", "rescue", "renew", *(f"record_{state}" for state in RECORDED))
 RAISES_TOKEN = frozenset({"claim", "rescue", "erase", "drop"})
@@ -65,6 +65,8 @@ def moved(row: Row, automation: Automation, action: str, hold: Hold = Hold.NONE)
             return row._replace(is_leased=True)
         case "pause" | "publish":
             return row
+        case "move" if state is State.WAITING and automation is not Automation.INACTIVE:
+            return row._replace(is_due=False)  # the new version waits longer
         case "resume" if automation is Automation.PAUSED and state is State.PAUSED:
             return Row(State.PENDING)
         case "resume_without_overdue" if automation is Automation.PAUSED:

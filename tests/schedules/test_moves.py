@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from api.automations import automations
+from api.automations import automations, moves
 from api.automations.body import AutomationEdit
 from api.automations.entries import replay_all
 from api.clock import uuid7
@@ -17,8 +17,9 @@ from api.store.database import RefusedDataError
 from api.store.entries import Claim, renew_leases
 from api.store.events import wake_waiting_entries
 from api.store.query import run
-from tests.engine.conftest import EngineBench
-from tests.engine.pausing import TAG, TRIGGER, author
+from tests.engine.conftest import EngineBench, written_graph
+from tests.engine.moving import edit, plan_move, services
+from tests.engine.pausing import AWAIT, TAG, TRIGGER, author
 from tests.schedules.moves import (
     CLAIMABLE,
     ENGINE,
@@ -39,6 +40,7 @@ from workbench.language.facts import Facts
 from workbench.language.run import TERMINAL, TRANSITIONS, State
 
 HOUR, TOKEN = timedelta(hours=1), 5
+WAITS = [("t", "w"), ("w", "g", "matched")]
 LIVE = frozenset(State) - TERMINAL
 REACHED = explore()
 ON_POSTGRES = (*ENGINE, "wake", "erase", "drop", "restore", *OPERATORS)  # time is no statement
@@ -108,10 +110,21 @@ _ADD_TRANSITION = (
 
 _ADD_ENTRIES = """
     INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state,
-                         outcome, due_at, lease_until, lease_token, awaits, created_at, updated_at)
-    SELECT %s, id, automation_id, 1, event_id, at, contact_id, state, outcome, due_at, lease_until, %s, awaits, at, at
+                         outcome, node_id, since, due_at, lease_until, lease_token, awaits, created_at, updated_at)
+    SELECT %s, id, automation_id, 1, event_id, at, contact_id, state,
+           outcome, 'w', at, due_at, lease_until, %s, awaits, at, at
     FROM jsonb_to_recordset(%s::jsonb) AS e (id uuid, automation_id uuid, event_id uuid, contact_id uuid, state text,
         outcome text, due_at timestamptz, lease_until timestamptz, awaits text[], at timestamptz)
+"""
+
+
+_ADD_EVENTS = """
+    WITH c AS (
+        INSERT INTO contacts (org_id, id, created_at, updated_at)
+        SELECT org_id, contact_id, created_at, created_at FROM entries
+    )
+    INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)
+    SELECT org_id, event_id, contact_id, 'deposit', created_at, created_at, event_id FROM entries
 """
 
 
@@ -159,7 +172,7 @@ class _Table:
     async def _add_automations(self) -> None:
         bench = self._bench
         for status in Automation:
-            self._automations[status] = await bench.automation([TRIGGER, TAG], [("t", "g")])
+            self._automations[status] = await bench.automation([TRIGGER, AWAIT, TAG], WAITS)
         await bench.execute(
             "UPDATE automations SET active = id <> %s, paused_at = CASE WHEN id = %s THEN now() END WHERE id = ANY(%s)",
             self._automations[Automation.INACTIVE],
@@ -195,6 +208,7 @@ class _Table:
         bench, org_id, now = self._bench, self._bench.org_id, self.now
         claims = Claims(bench.database, bench.clock)
         if action in OPERATORS:
+            await bench.execute(_ADD_EVENTS)
             for automation_id in self._automations.values():
                 await self._operate(action, automation_id)
         elif action == "claim":
@@ -241,6 +255,12 @@ class _Table:
                 row = await automations.publish(database, caller, automation_id, None)
                 assert isinstance(row, automations.AutomationRow), row
                 assert row.published_version == 2
+            case "move":  # to a version that waits for twice as long
+                longer = AWAIT | {"data": {"event": "bought", "timeoutSeconds": 7_200}}
+                await edit(self._bench, automation_id, written_graph([TRIGGER, longer, TAG], WAITS, {}))
+                move_id = await plan_move(self._bench, automation_id, {"w": "w"}, timedelta())
+                assert isinstance(move_id, str), move_id
+                await moves.complete(services(self._bench), self._bench.org_id, automation_id, move_id)
             case "replay":
                 await replay_all(database, caller, automation_id, None)
 
