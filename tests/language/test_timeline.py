@@ -102,6 +102,20 @@ def test_an_event_wakes_every_entry_that_waits_for_it() -> None:
     ]
 
 
+def test_an_entry_that_is_due_at_the_moment_of_an_event_comes_before_the_one_that_it_starts() -> None:
+    ask = node("c", "condition", filters=[{"path": "contact.tags", "operator": "contains", "value": "yes"}])
+    automation = build_automation(ask, DELAY, YES, MESSAGE, edges="t>c c:false>d d>yes c:true>m")
+    first, second = run_backtest(automation, *paid(HOUR, 2 * DAY + HOUR))
+    assert steps_of(first)[-1] == ("yes", "tagged", 2 * DAY + HOUR)
+    assert steps_of(second)[-1] == ("m", "sent", 2 * DAY + HOUR)
+
+
+def test_a_wait_that_is_over_ends_with_an_event_of_a_batch_of_that_moment() -> None:
+    automation = build_automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
+    first, *_ = run_backtest(automation, *paid(HOUR, 2 * DAY + HOUR), (2 * DAY + HOUR, "bought"))
+    assert steps_of(first)[-1] == ("yes", "tagged", 2 * DAY + HOUR)
+
+
 def test_an_event_that_wakes_and_starts_wakes_first() -> None:
     wait = node("w", "wait_for_event", event="paid", timeoutSeconds=86_400)
     entries = run_backtest(build_automation(wait, YES, edges="t>w w:matched>yes"), *paid(HOUR, 2 * HOUR))
