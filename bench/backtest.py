@@ -64,7 +64,7 @@ def _rows(events: int, few: list[BacktestRun], many: list[BacktestRun]) -> list[
     seconds, memory = [backtest.seconds for backtest in many], [backtest.memory for backtest in many]
     tenth = [backtest.memory for backtest in few]
     return [
-        row(f"backtest of {events:,} events, a tenth matching", "s", seconds, None, at_most(20)),
+        row(f"backtest of {events:,} events, a tenth matching", "s", seconds, None, at_most(events / 125_000)),
         row("  entries", "entries/s", [backtest.entries / backtest.seconds for backtest in many]),
         row("  memory, three processes", "MB", memory, ("a tenth of the events", tenth), ratio_at_most(1.5)),
     ]
