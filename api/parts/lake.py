@@ -2,13 +2,18 @@
 
 Both are of one snapshot, which the watermark names. A copy is the listed files without the events of `touched`
 contacts, and the events that follow. Those have the names of events instead of numbers, and no columns of payloads.
+
+Rows are written to a temporary file before they are sent. So a snapshot, which keeps Postgres from removing dead rows,
+lasts as long as Postgres needs to read them, however slow the client is.
 """
 
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +21,19 @@ import pyarrow as pa
 from api.crypto import Keyring
 from api.parts import files
 from api.parts.listing import MAX_UNFILED_ROWS, Listing, NoPartsError, read_listing, read_unfiled
+from api.query.arrow import BatchStream
 from api.query.gateway import Gateway
+from api.query.limits import ConcurrencyLimits, QuerySlots
 from api.query.results import write_watermark
 from api.store import part_reads
 from api.store import parts as store
-from api.store.analyst import Snapshot, export_snapshot
+from api.store.analyst import QueryTimeoutError, Snapshot, export_snapshot
 from api.store.database import Database, Transaction
 from api.store.parts import FIRST_ID, EventPage, PartFile, Progress
 from workbench.language.responses import LakeFile, LakeManifest
 
-ANSWER_TIMEOUT_S = 300.0  # as of a query: a slow reader must not keep Postgres from removing dead rows
+SNAPSHOT_S = 60.0  # a million events take five
+ANSWERS = ConcurrencyLimits(per_organization=4, total=16)  # that one process sends at a time
 CONTACTS_PER_PAGE = 50_000
 _TIME = pa.timestamp("us", "UTC")
 EVENTS = pa.schema(
@@ -47,27 +55,31 @@ class LakeSource:
 
     def __init__(self, gateway: Gateway, keyring: Keyring, dsn: str, data_dir: Path | None) -> None:
         self._gateway, self._keyring, self._dsn, self._data_dir = gateway, keyring, dsn, data_dir
+        self._places = QuerySlots(ANSWERS)
 
     @asynccontextmanager
-    async def events(self, org_id: int) -> AsyncIterator[tuple[LakeManifest, AsyncIterator[pa.RecordBatch]]]:
-        """Yield the manifest, and the events that are not in its files while the snapshot is open.
+    async def events(self, org_id: int) -> AsyncIterator[tuple[LakeManifest, BinaryIO]]:
+        """Yield the manifest, and a file with the events that are not in its files, as an Arrow stream.
 
-        Raises NoPartsError, TooManyQueriesError, TimeoutError or DatabaseUnavailableError.
+        Raises NoPartsError, TooManyQueriesError, QueryTimeoutError or DatabaseUnavailableError.
         """
-        async with self._snapshot(org_id) as tx:
-            shared = await export_snapshot(tx)
-            if shared is None:
-                raise NoPartsError("this database has no common order of transactions")
-            listing = await self._read_listing(tx, org_id, shared[1])
-            if await store.has_unnumbered_contacts(tx, org_id):
-                raise NoPartsError("some contacts have no number yet; run: workbench parts build")
-            manifest = LakeManifest(
-                write_watermark(shared[1], self._keyring.of(org_id)),
-                tuple(LakeFile(part.file, part.rows, part.size, part.sha256.hex()) for part in listing.parts),
-                await store.list_event_numbers(tx, org_id) if listing.parts else {},
-                tuple(listing.touched_numbers),
-            )
-            yield manifest, _unfiled(tx, org_id, listing)
+        async with self.sending(org_id):
+            with TemporaryFile() as output:
+                async with self._snapshot(org_id) as tx:
+                    shared = await export_snapshot(tx)
+                    if shared is None:
+                        raise NoPartsError("this database has no common order of transactions")
+                    listing = await self._read_listing(tx, org_id, shared[1])
+                    if await store.has_unnumbered_contacts(tx, org_id):
+                        raise NoPartsError("some contacts have no number yet; run: workbench parts build")
+                    manifest = LakeManifest(
+                        write_watermark(shared[1], self._keyring.of(org_id)),
+                        tuple(LakeFile(part.file, part.rows, part.size, part.sha256.hex()) for part in listing.parts),
+                        await store.list_event_numbers(tx, org_id) if listing.parts else {},
+                        tuple(listing.touched_numbers),
+                    )
+                    await _write(output, EVENTS, _unfiled(tx, org_id, listing))
+                yield manifest, output
 
     async def _read_listing(self, tx: Transaction, org_id: int, snapshot: Snapshot) -> Listing:
         """Return what `read_listing` does, without parts if there are none and few events."""
@@ -81,24 +93,34 @@ class LakeSource:
             return Listing(snapshot, _NO_PARTS, [], [])
 
     @asynccontextmanager
-    async def contacts(self, org_id: int, above: int) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
-        """Yield the numbers and ids of contacts with numbers above one. Raises as `events`."""
-        async with self._snapshot(org_id) as tx:
-            yield _contacts(tx, org_id, above)
+    async def contacts(self, org_id: int, above: int) -> AsyncIterator[BinaryIO]:
+        """Yield a file with the numbers and ids of contacts with numbers above one. Raises as `events`."""
+        async with self.sending(org_id):
+            with TemporaryFile() as output:
+                async with self._snapshot(org_id) as tx:
+                    await _write(output, CONTACTS, _contacts(tx, org_id, above))
+                yield output
 
     @asynccontextmanager
     async def _snapshot(self, org_id: int) -> AsyncIterator[Transaction]:
-        # A connection of its own: those of the pool are for short statements.
-        async with (
-            asyncio.timeout(ANSWER_TIMEOUT_S),
-            self._gateway.slot(org_id),
-            Database(self._dsn, size=1, org=str(org_id)) as database,
-            database.transaction() as tx,
-        ):
-            await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            await tx.execute("SET LOCAL enable_nestloop = on")
-            await tx.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{ANSWER_TIMEOUT_S:g}s'")
-            yield tx
+        try:
+            # A connection of its own: those of the pool are for short statements.
+            async with (
+                self._gateway.slot(org_id),
+                asyncio.timeout(SNAPSHOT_S),
+                Database(self._dsn, size=1, org=str(org_id)) as database,
+                database.transaction() as tx,
+            ):
+                await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                await tx.execute("SET LOCAL enable_nestloop = on")
+                await tx.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{SNAPSHOT_S:g}s'")
+                yield tx
+        except TimeoutError:
+            raise QueryTimeoutError(f"reading the rows took longer than {SNAPSHOT_S:g} s") from None
+
+    def sending(self, org_id: int) -> AbstractAsyncContextManager[None]:
+        """Hold one of the places for answers; raise TooManyQueriesError if none is free in time."""
+        return self._places.acquire(org_id)
 
     async def open_file(self, tx: Transaction, org_id: int, file: str) -> tuple[int, PartFile] | None:
         """Open a file that is listed now and return its descriptor; None if it is not, or not on this machine."""
@@ -110,6 +132,18 @@ class LakeSource:
         except FileNotFoundError:
             return None
         return descriptor, part
+
+
+async def _write(output: BinaryIO, schema: pa.Schema, batches: AsyncIterator[pa.RecordBatch]) -> None:
+    stream = BatchStream(schema)
+
+    def write(batch: pa.RecordBatch) -> None:
+        output.write(stream.batch(batch))
+
+    async for batch in batches:
+        await asyncio.to_thread(write, batch)
+    output.write(stream.end())
+    output.flush()
 
 
 async def _unfiled(tx: Transaction, org_id: int, listing: Listing) -> AsyncIterator[pa.RecordBatch]:

@@ -67,9 +67,7 @@ class ArrowStream:
         self._schema = pa.schema(
             [pa.field(column.name, arrow_type(column), metadata={"postgres": column.type}) for column in columns]
         )
-        self._sink = _Sink()
-        options = pa.ipc.IpcWriteOptions(compression=self.compression)
-        self._writer = pa.ipc.new_stream(self._sink, self._schema, options=options)
+        self._stream = BatchStream(self._schema, self.compression)
 
     def batch(self, rows: int, columns: list[Cells]) -> bytes:
         """Return the bytes for `rows` rows, given as the cells of each column; raise InvalidQueryError."""
@@ -83,13 +81,10 @@ class ArrowStream:
                     "cast it to text, or to float8 if it is a number"
                 )
                 raise InvalidQueryError(Problem("sql", reason)) from error
-        if rows:
-            self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
-        return self._sink.take()
+        return self._stream.batch(pa.record_batch(arrays, schema=self._schema) if rows else None)
 
     def end(self) -> bytes:
-        self._writer.close()
-        return self._sink.take()
+        return self._stream.end()
 
     @staticmethod
     def failure(reason: str) -> bytes:
@@ -117,14 +112,16 @@ def arrow_type(column: ResultColumn) -> pa.DataType:
 
 
 class BatchStream:
-    """Writes an Arrow stream of record batches in pieces, as they are taken."""
+    """Writes an Arrow stream of record batches. The first bytes that it returns begin with the schema."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, compression: str | None = "zstd") -> None:
         self._sink = _Sink()
-        self._writer = pa.ipc.new_stream(self._sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._writer = pa.ipc.new_stream(self._sink, schema, options=options)
 
-    def batch(self, batch: pa.RecordBatch) -> bytes:
-        self._writer.write_batch(batch)
+    def batch(self, batch: pa.RecordBatch | None) -> bytes:
+        if batch is not None:
+            self._writer.write_batch(batch)
         return self._sink.take()
 
     def end(self) -> bytes:

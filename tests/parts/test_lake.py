@@ -22,8 +22,12 @@ from api.auth import keys
 from api.clock import token
 from api.crypto import Keyring
 from api.parts import build, files
+from api.parts.lake import LakeSource
+from api.query.gateway import Gateway
+from api.query.limits import ConcurrencyLimits
 from api.settings import Settings
-from api.store.database import Database
+from api.store.analyst import TooManyQueriesError
+from api.store.database import Database, with_application_name
 from tests.in_process import served
 from workbench import MissingDependencyError, SqlError, UnknownOutcomeError, Workbench
 from workbench.connection import Connection
@@ -238,6 +242,32 @@ async def test_files_are_sent_to_keys_of_their_organization_that_may_read_sql(si
         assert (await site.read(route, {"authorization": f"Bearer {blind}"})).status_code == 403
     await build.drop(site.database, site.folder, site.org_id, site.now)
     assert (await site.read(path)).status_code == 404
+
+
+async def test_no_snapshot_is_open_while_rows_are_sent(site: Site) -> None:
+    await site.send(*range(40))
+    dsn = with_application_name(site.database.dsn, "lakes")
+    source = LakeSource(Gateway(site.database, Keyring(SECRET)), Keyring(SECRET), dsn, site.folder)
+    async with source.events(site.org_id) as (manifest, rows), site.database.transaction() as tx:
+        still_open = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '%lakes'"
+        assert await tx.fetch_value(still_open) == 0
+        rows.seek(0)
+        assert (manifest.files, pl.read_ipc_stream(rows).height) == ((), 40)
+    async with source.contacts(site.org_id, 0) as rows:
+        rows.seek(0)
+        assert pl.read_ipc_stream(rows).height == 7
+
+
+async def test_few_answers_are_sent_at_a_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ConcurrencyLimits(per_organization=1, total=2, wait_seconds=0.05)
+    monkeypatch.setattr("api.parts.lake.ANSWERS", limits)
+    source = LakeSource(Gateway(site.database, Keyring(SECRET)), Keyring(SECRET), site.database.dsn, site.folder)
+    async with source.sending(site.org_id):
+        with pytest.raises(TooManyQueriesError):
+            async with source.events(site.org_id):
+                pass
+        async with source.sending(site.org_id + 1):
+            pass
 
 
 async def test_the_python_in_the_docs_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
