@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
-import msgspec
 import numpy as np
 import psycopg
 import pyarrow as pa
@@ -61,7 +60,7 @@ def synthesise(
                 if len(chosen):
                     writer.write(_events(chance, chosen, span, days * _DAY_US // runs))
                 start = end
-            parts.append(PartFile(file, bucket, f"run_{run}", *msgspec.structs.astuple(writer.finish())))
+            parts.append(writer.finish(file, bucket, f"run_{run}"))
     return parts
 
 

@@ -347,10 +347,7 @@ class _Builder:
                     file = uuid7(to_us(self._now()))
                     writers[slot] = file, files.FileWriter(self._path(file), keys)
                 writers[slot][1].write(table)
-            written = [
-                PartFile(file, *slot, *msgspec.structs.astuple(writer.finish()))
-                for slot, (file, writer) in writers.items()
-            ]
+            written = [writer.finish(file, *slot) for slot, (file, writer) in writers.items()]
         except BaseException:
             for _, writer in writers.values():
                 writer.abandon()

@@ -1,7 +1,7 @@
 """The format of parts: Parquet files of events, sorted by contact and moment.
 
 A file has the events of one bucket of contacts and of one partition of `events`. Sorted by (contact, occurred_at,
-id), it answers a question about everybody in one pass, without a sort and without a hash. Several files of a bucket
+id), it answers a question about all contacts in one pass, without a sort and without a hash. Several files of a bucket
 and month may overlap: a reader merges them.
 
 | column | type | |
@@ -38,6 +38,7 @@ import pyarrow.parquet as pq
 
 from api.clock import token
 from api.private_files import read, read_or_create
+from api.store.parts import PartFile, cut_texts
 
 ROW_GROUP_ROWS = 65_536
 CHUNK_ROWS = 131_072  # held in memory at a time while files are merged
@@ -55,18 +56,8 @@ _COLUMNS = (
     pa.field("id", pa.binary(16), nullable=False),
     pa.field("payload", pa.string(), nullable=False),
 )
-_WORD = 8
+_WORD_BYTES = 8  # names are compared 8 bytes at a time
 _NUMBER = r"^-?\d{1,12}(\.\d{1,6})?$"  # jsonb writes numbers without exponents
-
-
-class WrittenFile(msgspec.Struct, frozen=True):
-    """A file as written: moments in microseconds, and the digest of its content."""
-
-    rows: int
-    size: int
-    first_at: int
-    last_at: int
-    sha256: bytes
 
 
 class DamagedFileError(Exception):
@@ -145,7 +136,7 @@ def typed_columns(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.Arra
 
 def _is_plain(payloads: pa.StringArray) -> np.ndarray:
     """Return which payloads have no backslash and no inner object."""
-    _, content = _buffers(payloads)
+    _, content = _offsets_and_bytes(payloads)
     is_plain = np.ones(len(payloads), bool)
     for character, expected in ("\\", 0), ("{", 1):
         found = np.count_nonzero(content == ord(character))
@@ -158,9 +149,9 @@ def _plain_values(payloads: pa.StringArray, is_plain: np.ndarray, keys: Sequence
     """Yield the JSON texts of each key's values, of arrays only the bracket; empty where there is none."""
     has_members = is_plain & (pc.binary_length(payloads).to_numpy() > len("{}"))
     rows = np.flatnonzero(has_members)
-    _, content = _buffers(payloads if len(rows) == len(payloads) else payloads.filter(pa.array(has_members)))
+    _, content = _offsets_and_bytes(payloads if len(rows) == len(payloads) else payloads.filter(pa.array(has_members)))
     # As if another payload followed, and with room for the last word.
-    content = np.append(content, np.frombuffer(b'{"' + bytes(_WORD), np.uint8))
+    content = np.append(content, np.frombuffer(b'{"' + bytes(_WORD_BYTES), np.uint8))
     quotes = np.flatnonzero(content == ord('"'))
     closing = np.arange(1, len(quotes) - 1, 2)
     closing = closing[content[quotes[closing] + 1] == ord(":")]  # of names
@@ -171,30 +162,30 @@ def _plain_values(payloads: pa.StringArray, is_plain: np.ndarray, keys: Sequence
     # A comma and a blank, or two braces, are between a value without quotes and the next one.
     stops = np.where(firsts == ord('"'), quotes[np.minimum(closing + 2, len(quotes) - 1)] + 1, quotes[closing + 1] - 2)
     stops = np.where(firsts == ord("["), starts + 1, stops)
-    words = np.ndarray(len(content) - _WORD, np.uint64, content, strides=(1,))  # that begin at each byte
+    words = np.ndarray(len(content) - _WORD_BYTES, np.uint64, content, strides=(1,))  # that begin at each byte
     beginnings, lengths = words[names], ends - names
-    everything = pa.py_buffer(content)
+    all_bytes = pa.py_buffer(content)
     for key in keys:
         name = key.encode()
         found = np.flatnonzero((lengths == len(name)) & (beginnings & _mask(len(name)) == _word(name)))
-        for place in range(_WORD, len(name), _WORD):
+        for place in range(_WORD_BYTES, len(name), _WORD_BYTES):
             found = found[words[names[found] + place] & _mask(len(name) - place) == _word(name[place:])]
         # Values and what is between them are elements of one array; a row without the key has an empty value.
         bounds = np.zeros(2 * len(payloads) + 1, np.int32)
         bounds[2 * row[found]], bounds[2 * row[found] + 1], bounds[-1] = starts[found], stops[found], len(content)
-        both = pa.StringArray.from_buffers(2 * len(payloads), pa.py_buffer(np.maximum.accumulate(bounds)), everything)
+        both = pa.StringArray.from_buffers(2 * len(payloads), pa.py_buffer(np.maximum.accumulate(bounds)), all_bytes)
         yield both.take(pa.array(np.arange(0, len(both), 2)))
 
 
 def _word(text: bytes) -> np.uint64:
-    return np.uint64(int.from_bytes(text[:_WORD].ljust(_WORD, b"\0"), sys.byteorder))
+    return np.uint64(int.from_bytes(text[:_WORD_BYTES].ljust(_WORD_BYTES, b"\0"), sys.byteorder))
 
 
 def _mask(length: int) -> np.uint64:
     return _word(b"\xff" * length)
 
 
-def _buffers(texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+def _offsets_and_bytes(texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of texts and their bytes, which begin at the first bound."""
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
     content = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
@@ -206,22 +197,12 @@ def _decoded_values(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.St
     decoder, absent = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.Raw()
     rows = [decoder.decode(payload) for payload in payloads.to_pylist()]
     columns = ([row.get(key, absent) for row in rows] for key in keys)
-    return [_texts(_offsets(np.fromiter(map(len, values), np.int32)), b"".join(values)) for values in columns]
-
-
-def _offsets(lengths: np.ndarray) -> np.ndarray:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _texts(offsets: np.ndarray, content: bytes) -> pa.StringArray:
-    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(content))
+    return [cut_texts(b"".join(values), np.fromiter(map(len, values), np.int32)) for values in columns]
 
 
 def _typed(texts: pa.StringArray) -> list[pa.Array]:
     """Return the two columns of a key; its values are JSON texts, empty where it is absent."""
-    offsets, content = _buffers(texts)
+    offsets, content = _offsets_and_bytes(texts)
     content = np.append(content, np.uint8(0))
     is_null = offsets[1:] == offsets[:-1]
     firsts = np.where(is_null, 0, content[offsets[:-1]])
@@ -311,16 +292,16 @@ class FileWriter:
         self._rows += table.num_rows
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
-    def finish(self) -> WrittenFile:
-        """Flush the file, give it its name, and return what was written."""
+    def finish(self, file: str, bucket: int, month: str) -> PartFile:
+        """Flush the file, give it its name, and return it as one of a bucket and month."""
         self._writer.close()
-        with self._temporary.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").digest()
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
+        with self._temporary.open("rb") as content:
+            sha256 = hashlib.file_digest(content, "sha256").digest()
+            os.fsync(content.fileno())
+            size = os.fstat(content.fileno()).st_size
         self._temporary.rename(self._target)
         firsts, lasts = zip(*self._bounds, strict=True)
-        return WrittenFile(self._rows, size, min(firsts), max(lasts), sha256)
+        return PartFile(file, bucket, month, self._rows, size, min(firsts), max(lasts), sha256)
 
     def abandon(self) -> None:
         """Remove what was written so far, also if it is finished."""

@@ -236,7 +236,7 @@ async def _read(tx: Transaction, statement: str, values: Mapping[str, Any]) -> E
         fixed_width(created_at, ">i8").astype(np.int64) + _EPOCH_2000_US,
         fixed_width(stored_in, ">i8").astype(np.int64),
         pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(raw_ids) // 16, [None, pa.py_buffer(raw_ids)]),
-        _texts(events or b"", fixed_width(event_lengths, ">i4")),
+        cut_texts(events or b"", fixed_width(event_lengths, ">i4")),
         _lines(payloads or b""),
     )
 
@@ -246,7 +246,8 @@ def fixed_width(array: bytes | None, element: str) -> np.ndarray:
     return np.frombuffer(array or b"", [("length", ">i4"), ("value", element)], offset=_ARRAY_HEADER_BYTES)["value"]
 
 
-def _texts(joined: bytes, lengths: np.ndarray) -> pa.StringArray:
+def cut_texts(joined: bytes, lengths: np.ndarray) -> pa.StringArray:
+    """Return the texts that are joined, by their lengths in bytes."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(joined))
@@ -255,7 +256,7 @@ def _texts(joined: bytes, lengths: np.ndarray) -> pa.StringArray:
 def _lines(joined: bytes) -> pa.StringArray:
     """Return the lines of a text. Without the line breaks, because readers look at the bytes of a whole column."""
     breaks = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord("\n"))
-    return _texts(joined.replace(b"\n", b""), np.diff(breaks, prepend=-1, append=len(joined)) - 1)
+    return cut_texts(joined.replace(b"\n", b""), np.diff(breaks, prepend=-1, append=len(joined)) - 1)
 
 
 @query

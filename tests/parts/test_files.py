@@ -100,7 +100,7 @@ def table(chance: np.random.Generator, rows: int, contacts: int) -> pa.Table:
 def write(path: Path, events: pa.Table, keys: tuple[str, ...]) -> None:
     writer = files.FileWriter(path, keys)
     writer.write(files.with_typed_columns(events, keys))
-    writer.finish()
+    writer.finish("", 0, "other")
 
 
 def test_ties_are_ordered_by_id() -> None:
