@@ -6,12 +6,17 @@ The service answers a report from its arguments (`workbench.language.reports`). 
 """
 
 from abc import ABC
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, get_args
+
+import msgspec
 
 from workbench import environment
 from workbench.connection import Connection
+from workbench.display.html import ProgressLine
 from workbench.duration import PeriodArguments, read_period, seconds_of
 from workbench.duration import whole_number as _count
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
@@ -29,6 +34,7 @@ from workbench.language.reports import (
     MessagePerformance,
     Paths,
     ReportBody,
+    ReportProgress,
     Retention,
     Revenue,
     TimeToConvert,
@@ -46,6 +52,7 @@ Span: TypeAlias = str | timedelta
 
 _MAX_CONTACTS = 10_000  # whose attributes are compared with a name that may be misspelt
 _MAX_NAMES = 10  # of attributes, in an error
+PROGRESS_INTERVAL_S = 1.0
 
 
 class ReportArguments(PeriodArguments, total=False):
@@ -241,7 +248,8 @@ class Reports(ABC):
         title = f"{title}, of {', '.join(segments)}" if segments else title
         body = kind(since=since, until=until, segments=tuple(segments), as_of=as_of, **values)
         query = report_query(body, statement)
-        rows = report_rows(self._connection, body, SqlQuery(query.text, query.params, as_of))
+        with _progress_shown(self._connection):
+            rows = report_rows(self._connection, body, SqlQuery(query.text, query.params, as_of))
         source, path = body.group or (None, "")
         if source == "contact" and rows.height and rows["part"].drop_nulls().is_empty():
             self._require_attribute(path)
@@ -315,6 +323,34 @@ def _paths(connection: Connection, event: str) -> dict[str, dict[str, int]]:
         return {path["path"]: path["types"] for path in connection.get(f"/events/catalog/{event}")["paths"]}
     except NotFoundError:
         return {}
+
+
+@contextmanager
+def _progress_shown(connection: Connection) -> Iterator[None]:
+    """Show how far the service has counted a report that takes longer than a second, until the block ends."""
+    ended, line, shown = Event(), ProgressLine(), False
+
+    def poll() -> None:
+        nonlocal shown
+        with suppress(WorkbenchError):
+            while not ended.wait(PROGRESS_INTERVAL_S):
+                response = connection.request("GET", "/reports/progress", timeout_s=PROGRESS_INTERVAL_S)
+                progress = msgspec.convert(connection.check(response).body, ReportProgress)
+                if progress.buckets and not ended.is_set():
+                    counted, buckets, shown = progress.counted, progress.buckets, True
+                    line.show("Report", f"{counted} of {buckets} buckets of contacts", "busy", counted / buckets)
+
+    thread = Thread(target=poll, name="report progress", daemon=True)
+    thread.start()
+    state, look = "stopped", "bad"
+    try:
+        yield
+        state, look = "counted", "good"
+    finally:
+        ended.set()
+        thread.join()
+        if shown:
+            line.show("Report", state, look)
 
 
 def _period(arguments: ReportArguments, as_of: str | None, values: dict[str, Any]) -> tuple[datetime, datetime | None]:

@@ -37,12 +37,13 @@ from api.parts.rows import (
     run_of_page,
     split_run,
 )
+from api.parts.turns import write_progress
 from api.store import part_reads
 from api.store import parts as store
 from api.store.analyst import Snapshot
 from api.store.database import Database, DatabaseUnavailableError, Transaction
 from workbench.language.codec import encode
-from workbench.language.reports import REPORTS, ReportBody
+from workbench.language.reports import REPORTS, ReportBody, ReportProgress
 
 MEMORY_BYTES = 750_000_000
 PIECE_ROWS = 500_000  # of a bucket, in memory at a time; there are up to four pieces
@@ -77,10 +78,18 @@ class ReportCounts(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-async def count(request: CountRequest) -> ReportCounts:
+Notify: TypeAlias = Callable[[int, int], None]
+"""Takes the number of buckets that are counted, and of all."""
+
+
+def _ignore(_: int, __: int) -> None:
+    pass
+
+
+async def count(request: CountRequest, notify: Notify = _ignore) -> ReportCounts:
     """Count a report, or say why it cannot be counted."""
     try:
-        return (await read(request)).count()
+        return (await read(request)).count(notify)
     except (
         NoPartsError,
         UncountableError,
@@ -120,39 +129,48 @@ class ReportRows(msgspec.Struct, frozen=True):
     kernels: Sequence[tuple[Kernel, Array | None]]
     piece_rows: int
 
-    def count(self) -> ReportCounts:
+    def count(self, notify: Notify = _ignore) -> ReportCounts:
         """Read the files and count. Raises UncountableError, OSError or MemoryError."""
-        for bucket in self._buckets():
+        counted = 0
+        notify(counted, len(self.files))
+        for bucket, is_last in self._buckets():
             for kernel, members in self.kernels:
                 for group in self.groups(_of(bucket, members)):
                     if len(group.at):
                         kernel.add(group)
+            if is_last:
+                counted += 1
+                notify(counted, len(self.files))
         records = [kernel.counted() for kernel, _ in self.kernels]
         if sum(len(rows) for of_kernel in records for rows in of_kernel.values()) > MAX_RECORDS:
             raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
         return ReportCounts(tuple(encode(of_kernel).decode() for of_kernel in records), self.snapshot)
 
-    def _buckets(self) -> Iterator[Bucket]:
-        """Yield each bucket in pieces. Each of some threads reads ahead by one piece, of buckets of its own."""
+    def _buckets(self) -> Iterator[tuple[Bucket, bool]]:
+        """Yield each bucket in pieces, and for each whether it is the last one.
+
+        Each of some threads reads ahead by one piece, of buckets of its own.
+        """
         shares = [self._pieces(range(number, len(self.files), READERS)) for number in range(READERS)]
         with ThreadPoolExecutor(READERS) as readers:
             ahead = deque((share, readers.submit(next, share, None)) for share in shares)
             while ahead:
                 share, reading = ahead.popleft()
-                if (bucket := reading.result()) is not None:
+                if (piece := reading.result()) is not None:
                     ahead.append((share, readers.submit(next, share, None)))
-                    yield bucket
+                    yield piece
 
-    def _pieces(self, buckets: Iterable[int]) -> Iterator[Bucket]:
+    def _pieces(self, buckets: Iterable[int]) -> Iterator[tuple[Bucket, bool]]:
         for number in buckets:
             with ExitStack() as stack:
                 opened = [FileRuns(path, self.wanted, self.texts) for path in self.files[number]]
                 for file in opened:
                     stack.callback(file.close)
-                first = 0
-                for end in divide([last for file in opened for last in file.lasts()], self.piece_rows):
+                first, ends = 0, divide([last for file in opened for last in file.lasts()], self.piece_rows)
+                for end in ends:
                     runs = [run for file in opened for run in file.until(end)]
-                    yield merged([*runs, *(of_contacts(run, first, end) for run in self.heap[number])], self.wanted)
+                    bucket = merged([*runs, *(of_contacts(run, first, end) for run in self.heap[number])], self.wanted)
+                    yield bucket, end == ends[-1]
                     first = end
 
 
@@ -274,7 +292,11 @@ def main() -> None:
     if not asked:  # the service has ended
         return
     request = msgspec.json.decode(asked, type=CountRequest)
-    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(count(request))))
+
+    def notify(counted: int, buckets: int) -> None:
+        write_progress(Path(request.data_dir), request.org_id, ReportProgress(request.name, counted, buckets))
+
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(count(request, notify))))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Answer a report from parts: a child process counts it, with a bounded memory.
 
 It is killed when the reader of the report leaves. At most two such processes run on a machine, and one of an
-organization, whatever the number of API processes. The SQL of the report answers what parts do not: an organization
-without parts, what the kernels cannot count exactly, and a report that waited too long for its turn.
+organization, whatever the number of API processes (`turns`). The SQL of the report answers what parts do not: an
+organization without parts, what the kernels cannot count exactly, and a report that waited too long for its turn.
 
 A process takes half a second to start, most of it for imports: longer than the SQL of a report over a million events.
 So the one of the next report waits for it from the start of the service, if there are parts, or from the end of the
@@ -11,34 +11,26 @@ report before.
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-import os
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 
 from api.parts import files
 from api.parts.count import CountRequest, ReportCounts
+from api.parts.turns import CountingBusyError, read_progress, turn
 from api.query.gateway import Gateway
 from api.settings import Settings, child_environment
 from api.store.analyst import QueryTimeoutError
 from api.store.database import key_value_dsn
 from workbench.language.codec import encode
-from workbench.language.reports import MessagePerformance, ReportBody
+from workbench.language.reports import MessagePerformance, ReportBody, ReportProgress
 
-MAX_PROCESSES = 2  # of all API processes that share a data folder
 COUNT_TIMEOUT_S = 40.0  # of the minute that a request has, in which the query of the answer takes 18 s at most
-TURN_WAIT_S = 5.0
-_TURN_INTERVAL_S = 0.02
 
 _log = logging.getLogger("workbench.parts")
-
-
-class CountingBusyError(Exception):
-    """Other reports are being counted."""
 
 
 class ReportCounter:
@@ -82,6 +74,10 @@ class ReportCounter:
             _log.info("report_by_sql", extra={"org_id": org_id, "reason": counts.reason})
             return None
         return counts
+
+    def progress(self, org_id: int) -> ReportProgress:
+        """Return how far the report of an organization is that any process of this data folder counts."""
+        return ReportProgress() if self._data_dir is None else read_progress(self._data_dir, org_id)
 
     async def _ask(self, request: CountRequest, data_dir: Path) -> ReportCounts:
         async with self._gateway.slot(request.org_id), turn(data_dir, request.org_id), self._child() as child:
@@ -130,41 +126,3 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     if child.returncode is None:
         child.kill()
         await child.wait()
-
-
-@contextlib.asynccontextmanager
-async def turn(data_dir: Path, org_id: int, wait_s: float = TURN_WAIT_S) -> AsyncIterator[None]:
-    """Hold the locks of a process that counts for an organization.
-
-    If this process is killed, the system ends that one as well. Raises CountingBusyError if others hold the locks for
-    too long, and OSError.
-    """
-    machine = [data_dir / "parts" / f"report-{number}.lock" for number in range(MAX_PROCESSES)]
-    for path in machine:
-        path.touch(0o600)
-    locks: list[int] = []
-    try:
-        try:
-            async with asyncio.timeout(wait_s):
-                locks.append(await _lock([files.folder(data_dir, org_id)]))
-                locks.append(await _lock(machine))
-        except TimeoutError:
-            raise CountingBusyError("other reports are being counted") from None
-        yield
-    finally:
-        for descriptor in locks:
-            os.close(descriptor)
-
-
-async def _lock(paths: Iterable[Path]) -> int:
-    """Return a descriptor that locks the first of some files or folders to become free."""
-    while True:
-        for path in paths:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-            else:
-                return descriptor
-        await asyncio.sleep(_TURN_INTERVAL_S)

@@ -8,9 +8,16 @@ from api.query.gateway import AnalystQuery
 from api.query.reports import statement
 from api.routes.request import Operation, body_of, cancel_when_key_ends, principal_of, services
 from api.routes.sql import SQL, SqlResponse, accepted_writer, send_result
-from workbench.language.reports import REPORTS, ReportBody, report_query
+from workbench.language.reports import REPORTS, ReportBody, ReportProgress, report_query
 
 blueprint = Blueprint("reports", url_prefix="/api/v1/reports")
+
+
+@blueprint.get("/progress")
+@Operation(SQL)
+async def read_progress(request: Request) -> ReportProgress:
+    """Return how far the report is that is being counted over parts for your organization: one at a time is."""
+    return services(request).reports.progress(principal_of(request).org_id)
 
 
 def _add_route(report: type[ReportBody]) -> None:

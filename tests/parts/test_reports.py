@@ -1,6 +1,7 @@
 """Reports over parts through the API, which counts them in a child process."""
 
 import asyncio
+import fcntl
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,15 +16,18 @@ from api.app import create_app
 from api.auth import keys
 from api.clock import token
 from api.crypto import Keyring
-from api.parts import build, files
+from api.parts import build
 from api.parts.count import MEMORY_BYTES, CountRequest, count, read
-from api.parts.reports import CountingBusyError, ReportCounter, turn
+from api.parts.reports import ReportCounter
+from api.parts.turns import CountingBusyError, progress_file, turn, write_progress
 from api.query.gateway import Gateway
 from api.settings import Settings
 from api.store import parts as store
 from api.store.database import Database, with_application_name
 from tests.in_process import served
-from workbench.language.reports import Funnel
+from workbench import Workbench, reports
+from workbench.display.html import ProgressLine
+from workbench.language.reports import Funnel, ReportProgress
 
 SECRET = "a secret of the reports over parts"
 SINCE = "2026-01-01T00:00:00Z"
@@ -39,9 +43,13 @@ class Shop(msgspec.Struct, frozen=True):
     """An organization with sixty events over HTTP, and parts of the first forty."""
 
     client: httpx.AsyncClient
+    wb: Workbench
     counter: ReportCounter
     database: Database
     folder: Path
+
+    def __repr__(self) -> str:
+        return "Shop"  # asyncio prints it when a step was slow, and the text of `wb` would wait for this loop
 
     async def ask(self, name: str, **more: str) -> httpx.Response:
         body = {"since": SINCE, **REPORTS[name], **more}
@@ -78,7 +86,7 @@ async def shop(database_url: str, tmp_path: Path) -> Any:
         await client.post("/events/batch", json={"events": _events(range(40, 60))}, headers=sending)
         client.headers["authorization"] = f"Bearer {key}"
         counter = ReportCounter(Gateway(database, Keyring(SECRET)), database_url, tmp_path)
-        yield Shop(client, counter, database, tmp_path)
+        yield Shop(client, Workbench(f"http://127.0.0.1:{port}", key), counter, database, tmp_path)
         await counter.close()
 
 
@@ -128,8 +136,6 @@ async def test_a_process_reads_only_the_organization_of_its_report(shop: Shop, d
 
 
 async def test_two_organizations_count_at_a_time_each_one_report(tmp_path: Path) -> None:
-    for org_id in range(1, 4):
-        files.folder(tmp_path, org_id).mkdir(parents=True)
     async with turn(tmp_path, 1):
         with pytest.raises(CountingBusyError):
             async with turn(tmp_path, 1, wait_s=0.1):
@@ -140,7 +146,7 @@ async def test_two_organizations_count_at_a_time_each_one_report(tmp_path: Path)
                     pass
         async with turn(tmp_path, 3, wait_s=0.1):
             pass
-    assert {path.name for path in (tmp_path / "parts").glob("*.lock")} == {"report-0.lock", "report-1.lock"}
+    assert {path.name for path in (tmp_path / "reports").iterdir()} == {"1", "2", "3", "process-0", "process-1"}
 
 
 async def test_the_sql_answers_while_another_process_counts(shop: Shop) -> None:
@@ -196,3 +202,76 @@ async def test_a_cancelled_report_ends_its_process(shop: Shop, monkeypatch: pyte
     with pytest.raises(asyncio.CancelledError):
         await counting
     assert (child.returncode, shop.counter.running) == (-9, set())
+
+
+async def test_progress_has_every_bucket(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "BUCKET_ROWS", 10)
+    await build.build(shop.database, shop.folder, 1, lambda: datetime.now(UTC))
+    progress: list[tuple[int, int]] = []
+    request = CountRequest(shop.database.dsn, str(shop.folder), 1, "funnel", msgspec.to_builtins(FUNNEL), None, 5)
+    await count(request, lambda counted, buckets: progress.append((counted, buckets)))
+    assert progress == [(counted, 8) for counted in range(9)]
+    await shop.ask("funnel")
+    assert msgspec.json.decode(progress_file(shop.folder, 1).read_bytes()) == msgspec.to_builtins(
+        ReportProgress("funnel", 8, 8)
+    )
+
+
+async def test_progress_is_that_of_the_report_that_is_being_counted(shop: Shop) -> None:
+    async def read() -> Any:
+        return (await shop.client.get("/reports/progress")).json()
+
+    nothing = {"report": None, "counted": 0, "buckets": 0}
+    assert await read() == nothing
+    async with turn(shop.folder, 1):
+        assert await read() == nothing
+        write_progress(shop.folder, 1, ReportProgress("funnel", 3, 16))
+        assert await read() == {"report": "funnel", "counted": 3, "buckets": 16}
+    assert await read() == nothing
+
+
+async def stopped_process(shop: Shop) -> psutil.Process:
+    """Return the process that will count the next report of the API, stopped."""
+    await shop.ask("revenue")
+    (child,) = (child for child in psutil.Process().children() if "api.parts.count" in child.cmdline())
+    child.suspend()
+    return child
+
+
+async def test_a_client_that_leaves_ends_the_process_of_its_report(shop: Shop) -> None:
+    child = await stopped_process(shop)
+    asking = asyncio.create_task(shop.ask("funnel"))
+    while not progress_is_locked(shop):  # noqa: ASYNC110  a lock has no event
+        await asyncio.sleep(0.01)
+    asking.cancel()
+    async with asyncio.timeout(10):
+        while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        while progress_is_locked(shop):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def progress_is_locked(shop: Shop) -> bool:
+    with progress_file(shop.folder, 1).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+async def test_a_notebook_shows_how_far_a_report_is(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(ProgressLine, "show", lambda _, *line: lines.append(line))
+    monkeypatch.setattr(reports, "PROGRESS_INTERVAL_S", 0.1)
+    child = await stopped_process(shop)
+    asking = asyncio.create_task(asyncio.to_thread(shop.wb.funnel, ["visit", "buy"], since=SINCE))
+    while not progress_is_locked(shop):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    write_progress(shop.folder, 1, ReportProgress("funnel", 3, 16))
+    while not lines:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    child.resume()
+    assert (await asking)["contacts"].to_list() == [7, 7]
+    assert lines[0] == ("Report", "3 of 16 buckets of contacts", "busy", 3 / 16)
+    assert lines[-1] == ("Report", "counted", "good")

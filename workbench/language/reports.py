@@ -209,6 +209,14 @@ class MessagePerformance(ReportBody, frozen=True, kw_only=True, rename="camel"):
     within_seconds: Seconds = 7 * 86_400
 
 
+class ReportProgress(msgspec.Struct, frozen=True):
+    """A report that is being counted over parts: `counted` of its `buckets` of contacts. Without a name: none is."""
+
+    report: str | None = None
+    counted: int = 0
+    buckets: int = 0
+
+
 REPORTS: tuple[type[ReportBody], ...] = (
     Funnel,
     Retention,
