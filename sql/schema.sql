@@ -215,7 +215,8 @@ CREATE TABLE workbench.part_progress (
     system_identifier  bigint NOT NULL,         -- the Postgres cluster; in another one, the parts are dropped and built again
     closed_at          timestamptz,             -- events that were stored before this moment are in parts
     rewritten_at       timestamptz,
-    problem            text                     -- why the last run failed
+    problem            text,                    -- why the last run failed
+    kept_at            timestamptz NOT NULL DEFAULT now()   -- when an engine last looked after the folder; a lease of an hour on the parts
 );
 
 CREATE TABLE workbench.parts (

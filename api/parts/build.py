@@ -42,8 +42,10 @@ MAX_SMALL_FILES = 8  # of a bucket and month, beside the largest
 MERGED_FILES = 16  # at a time
 TOUCHED_PER_PAGE = 500
 REMOVED_FILE_S = 600
+FOLDER_LEASE = timedelta(hours=1)  # without an engine that looks after a folder, another machine builds its parts
 REWRITE_INTERVAL = timedelta(minutes=10)  # rewriting a bucket takes seconds, so touched contacts are collected
 MANY_TOUCHED = 5_000  # contacts, whose events a reader may take 0.3 s to read from the database
+ON_CITUS = "parts are not available on Citus: its nodes have no common order of transactions"
 _SAMPLE_ROWS = 2_000
 _NUMBERED_CONTACTS = 5_000
 _LOCKED_ROWS_PAUSE_S = 0.1
@@ -63,7 +65,7 @@ class UnsupportedError(Exception):
 
 
 class OtherFolderError(Exception):
-    """The files are in another data folder."""
+    """The files are in another data folder, which an engine looks after."""
 
 
 class BuildResult(msgspec.Struct, frozen=True):
@@ -118,7 +120,7 @@ async def _turn(database: Database, org_id: int) -> AsyncIterator[int]:
     """Keep other builders of the organization out; yield the id of the cluster."""
     async with database.transaction() as tx:
         if await is_distributed(tx):
-            raise UnsupportedError("parts are not available on Citus: its nodes have no common order of transactions")
+            raise UnsupportedError(ON_CITUS)
         await tx.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         if not await try_turn(tx, BUILDING, org_id):
             raise BusyError("another process is building the parts of this organization")
@@ -158,21 +160,26 @@ class _Builder:
     async def begin(self, cluster: int) -> None:
         """Make the folder, check what is there, and begin anew if it is not from this cluster or incomplete."""
         make_folder(files.folder(self._data_dir, self._org_id))
+        folder = files.make_folder_id(self._data_dir)
         async with self._database.transaction() as tx:
             progress = await store.find_progress(tx, self._org_id)
             parts = await store.list_parts(tx, self._org_id)
-        folder = files.make_folder_id(self._data_dir)
+            is_abandoned = self._org_id in await store.list_abandoned(tx, folder, self._now() - FOLDER_LEASE)
         if progress is not None:
-            if progress.folder != folder and progress.system_identifier == cluster:
+            if progress.system_identifier != cluster:
+                reason = "the database moved to another cluster"
+            elif is_abandoned:
+                reason = "no engine looks after the folder with the files"
+            elif progress.folder != folder:
                 _delete_all_files(self._data_dir, self._org_id)  # of an earlier time
                 raise OtherFolderError(
-                    f"the parts of organization {self._org_id} are in the data folder of another machine; "
-                    "if that is gone, run here: workbench parts drop"
+                    f"the parts of organization {self._org_id} are in the data folder of another machine. If no engine "
+                    "runs there for an hour, another machine builds them; at once with: workbench parts drop"
                 )
-            missing = [part for part in parts if not self._is_whole(part)]
-            if progress.system_identifier == cluster and not missing:
+            elif not all(map(self._is_whole, parts)):
+                reason = "files are missing"
+            else:
                 return
-            reason = "files are missing" if missing else "the database moved to another cluster"
             _log.warning("parts_dropped", extra={"org_id": self._org_id, "reason": reason})
         await _drop(self._database, self._data_dir, self._org_id, self._now())
         await self._number_contacts()

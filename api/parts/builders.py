@@ -2,8 +2,9 @@
 
 A process of its own, because building uses a core for seconds and a few hundred megabytes, and an engine has to send
 messages meanwhile. It has a low priority. Of several engines, one builds for an organization at a time; of several
-machines, the one whose data folder has the files. With `WORKBENCH_PARTS=off` an engine drops the parts in its folder
-instead, because nothing would remove erased contacts from them.
+machines, the one whose data folder has the files, until no engine has looked after that folder for an hour. With
+`WORKBENCH_PARTS=off` an engine drops the parts in its folder instead, because nothing would remove erased contacts from
+them.
 """
 
 import asyncio
@@ -37,8 +38,12 @@ _log = logging.getLogger("workbench.parts")
 
 
 async def keep_built(database: Database, settings: Settings, dsn: str, clock: Clock) -> None:
-    """Start builders until cancelled."""
+    """Start builders until cancelled, and keep other machines from building the parts in this folder meanwhile."""
     due = DueBuilds(database, settings.data_dir)
+
+    async def keep_folder() -> None:
+        async with database.transaction() as tx:
+            await store.keep_folder(tx, files.find_folder_id(settings.data_dir), clock.now())
 
     async def build_due() -> None:
         await tidy_up(database, settings.data_dir)
@@ -46,7 +51,9 @@ async def keep_built(database: Database, settings: Settings, dsn: str, clock: Cl
         if org_ids and not await start_builder(settings, dsn, org_ids):
             due.pause(clock.now())
 
-    await every(CHECK_INTERVAL_S, "build_parts", build_due)
+    async with asyncio.TaskGroup() as jobs:  # a first build takes longer than the lease on the folder
+        jobs.create_task(every(CHECK_INTERVAL_S, "keep_parts_folder", keep_folder))
+        jobs.create_task(every(CHECK_INTERVAL_S, "build_parts", build_due))
 
 
 async def keep_dropped(database: Database, data_dir: Path, clock: Clock) -> None:
@@ -95,6 +102,7 @@ class DueBuilds:
         self._database, self._data_dir = database, data_dir
         self._paused_until: datetime | None = None
         self._next_search: datetime | None = None
+        self._is_refused = False
 
     def pause(self, now: datetime) -> None:
         """Look again after a while: the last builder failed."""
@@ -107,6 +115,9 @@ class DueBuilds:
         folder = files.find_folder_id(self._data_dir)
         async with self._database.transaction() as tx:
             if await is_distributed(tx):
+                if not self._is_refused:
+                    self._is_refused = True
+                    _log.warning("parts_unsupported", extra={"reason": build.ON_CITUS})
                 return []
             oldest, _ = await store.find_oldest_open(tx)
             due = await store.find_due(
@@ -114,6 +125,9 @@ class DueBuilds:
             )
             due += await store.find_rewrites_due(tx, folder, now - build.REWRITE_INTERVAL, build.MANY_TOUCHED)
             if self._next_search is None or now >= self._next_search:
+                # Not at the start: after an outage the engine of the other machine may start a little later.
+                if self._next_search is not None:
+                    due += await store.list_abandoned(tx, folder, now - build.FOLDER_LEASE)
                 self._next_search = now + _UNBUILT_INTERVAL
                 for org_id in await store.list_unbuilt(tx):
                     if await store.count_tail(tx, org_id, 0, MIN_EVENTS) == MIN_EVENTS:
@@ -151,7 +165,7 @@ async def build_all(
                 result = await build.build(own, data_dir, org_id, now)
         except build.BusyError:
             continue
-        except build.OtherFolderError as error:  # nothing is wrong where the files are
+        except (build.OtherFolderError, build.UnsupportedError) as error:  # nothing is wrong where the files are
             problems[org_id] = str(error)
         except DatabaseUnavailableError:
             raise

@@ -59,6 +59,14 @@ async def begin_parts(tx: Transaction, org_id: int, buckets: int, folder: Uuid, 
 
 
 @query
+async def keep_folder(tx: Transaction, folder: Uuid | None, at: datetime) -> None: ...
+
+
+@query
+async def list_abandoned(tx: Transaction, folder: Uuid | None, kept_before: datetime) -> list[int]: ...
+
+
+@query
 async def advance_progress(
     tx: Transaction, org_id: int, previous: int, closed: int, keys: Sequence[str], at: datetime | None
 ) -> RowCount: ...

@@ -15,6 +15,14 @@ WHERE org_id = :org_id AND NOT EXISTS (
 INSERT INTO part_progress (org_id, closed, buckets, keys, folder, system_identifier)
 VALUES (:org_id, 0, :buckets, '{}', :folder, :system_identifier);
 
+-- keep_folder --
+-- An engine looks after the parts in this folder.
+UPDATE part_progress SET kept_at = :at WHERE folder = :folder AND kept_at < :at ::timestamptz - interval '5 minutes';
+
+-- list_abandoned --
+-- Organizations whose parts are in another folder, which no engine has looked after since a moment.
+SELECT org_id FROM part_progress WHERE folder IS DISTINCT FROM :folder ::uuid AND kept_at < :kept_before ORDER BY org_id;
+
 -- advance_progress --
 -- The events of more transactions are in parts now, and all that were stored before `at` unless that is null; no row if another builder was
 -- faster. While an open transaction keeps `closed` where it is, so is the moment.

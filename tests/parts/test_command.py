@@ -1,19 +1,25 @@
 """`workbench parts`, and the engine that starts it."""
 
+import asyncio
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 import pytest
 
 from api.cli.doctor import check_parts
 from api.clock import Clock
 from api.contacts.erase import erase
+from api.embedded import Server
 from api.metrics.collect import Lag
-from api.parts import builders, files
+from api.parts import build, builders, files
+from api.parts.build import OtherFolderError
 from api.parts.builders import DueBuilds, build_all, start_builder
+from api.parts.count import CountRequest, count
 from api.parts.verify import read_status
 from api.settings import Settings
 from api.store import parts as store
@@ -21,6 +27,8 @@ from api.store.database import Database
 from tests.cli.conftest import Here, run
 from tests.parts.conftest import Parts, send
 from tests.parts.test_touched import LATER, contact_ids, contents, touched
+from tests.servers import database_dsn
+from workbench.language.reports import Funnel
 
 __all__ = ["run"]
 
@@ -248,6 +256,65 @@ async def test_another_data_folder_does_not_take_over(parts: Parts) -> None:
     assert parts.org.id in await build_all(parts.database, other.folder, [parts.org.id], lambda: parts.now)
     await parts.assert_exact()
     assert other.paths() == set()
+
+
+async def test_a_folder_that_no_engine_looks_after_is_given_up(parts: Parts) -> None:
+    hour, org_id = timedelta(minutes=61), parts.org.id
+    await send(parts.org, 20)
+    parts.now = Clock().now()
+    await parts.build()
+    other = Parts(parts.org, parts.folder / "other", parts.now)
+    due = DueBuilds(other.database, other.folder)
+    assert org_id not in await due.find_due(other.now + hour)  # engines may start at different times
+    async with parts.database.transaction() as tx:
+        await store.keep_folder(tx, files.find_folder_id(parts.folder), parts.now + hour)
+    assert org_id not in await due.find_due(other.now + 2 * hour - timedelta(minutes=2))
+    with pytest.raises(OtherFolderError):
+        await other.build(2 * hour - timedelta(minutes=2))
+    assert org_id in await due.find_due(parts.now + 4 * hour)
+    await other.build(4 * hour)
+    await other.assert_exact()
+    with pytest.raises(OtherFolderError):
+        await parts.build()
+    await builders.tidy_up(parts.database, parts.folder)
+    assert (parts.paths(), len(other.paths())) == (set(), 1)
+
+
+_CITUS = """
+    SET allow_system_table_mods = on;
+    INSERT INTO pg_extension
+    SELECT 1, 'citus', extowner, extnamespace, false, '0', NULL, NULL FROM pg_extension WHERE extname = 'plpgsql'
+"""
+
+
+def test_citus_is_refused(
+    run: Here, postgres: Server, database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The extension is only a row of the catalog here, by which the service recognises Citus."""
+    run("org", "create", "acme")
+    change(database_url, _EVENTS)
+    change(database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:]), _CITUS)
+
+    async def read() -> tuple[list[int], str, str]:
+        async with Database(database_url, org="*") as database:
+            due = DueBuilds(database, tmp_path)
+            found = await due.find_due(Clock().now()) + await due.find_due(Clock().now())
+            async with database.transaction() as tx:
+                (finding,) = await check_parts(Settings(), tx, Clock().now())
+        report = Funnel(since=datetime(2026, 1, 1, tzinfo=UTC), steps=("e", "f"))
+        request = CountRequest(database_url, str(tmp_path), 1, "funnel", msgspec.to_builtins(report), None)
+        return found, finding.message, (await count(request)).reason
+
+    assert asyncio.run(read()) == (
+        [],
+        "there are no parts on Citus; reports read events from the database",
+        "NoPartsError: no parts",
+    )
+    assert [record.reason for record in caplog.records if record.message == "parts_unsupported"] == [build.ON_CITUS]
+    for arguments in (("build", "--org", "acme"), ("drop", "--org", "acme")):
+        code, _, error = run("parts", *arguments)
+        assert (code, build.ON_CITUS in error) == (1, True)
+    assert run("parts", "status", "--org", "acme") == (0, "acme\tno parts\n", "")
 
 
 async def test_doctor_and_metrics_say_what_keeps_parts_back(parts: Parts) -> None:
