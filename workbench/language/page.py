@@ -5,8 +5,8 @@ its author. A page loads nothing: it contains its styles, charts are SVG, and it
 everything else. It is light or dark like the reader's system, and can be printed.
 
 Charts are simpler than in a notebook: one number, as columns over time or as bars by name. The table below a chart has
-all numbers, for people who cannot see the chart. Mail programs remove SVG, so emails have only tables (`charts=False`). A
-report by cohort is a table with a row for each cohort, in which the shade of a cell is its value.
+all numbers, for people who cannot see the chart. Mail programs remove SVG, so emails have only tables (`charts=False`).
+A report by cohort is a table with a row for each cohort, in which the shade of a cell is its value.
 """
 
 from collections.abc import Mapping, Sequence
