@@ -12,7 +12,6 @@ threads that send do.
 import atexit
 import contextlib
 import logging
-import os
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -295,7 +294,7 @@ class _Sender(threading.Thread):
         self.receipts = threading.Lock()
         self.stopping = threading.Event()
         self.has_sent = False
-        self._process = os.getpid()
+        self._process = spool.process
         self._is_registered = False
         self._spool = spool
         self._key = key
@@ -322,7 +321,7 @@ class _Sender(threading.Thread):
 
     def is_running(self) -> bool:
         # uWSGI forks without telling Python, for which the threads of the parent are alive then.
-        return self.is_alive() and self._process == os.getpid()
+        return self.is_alive() and self._process == self._spool.process
 
     def wake(self, number: int | None = None) -> None:
         """Tell the thread of a lane, or all, that there are events."""

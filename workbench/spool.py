@@ -313,7 +313,7 @@ class Spool:
         # 16 to 64 files fill the folder: fewer waste space, more need descriptors.
         self._file_bytes = max(min(_FILE_BYTES, max_bytes // 16), max_bytes // 64)
         self.lanes = self._new_lanes()
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._process_locks: dict[int, threading.Lock] = {}
         with self._errors():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -393,7 +393,7 @@ class Spool:
         _fork_lock = threading.RLock()
         for lane in self.lanes:
             lane.forget()
-        self._process = os.getpid()
+        self.process = os.getpid()
 
     def close(self) -> None:
         """Leave what waits to a later client."""
@@ -403,9 +403,9 @@ class Spool:
 
     def notice_fork(self) -> None:
         """Call `forget` in a process that was forked without the hooks of `os`, as uWSGI does."""
-        if (process := os.getpid()) != self._process:
+        if (process := os.getpid()) != self.process:
             with self._process_locks.setdefault(process, threading.Lock()):
-                if process != self._process:
+                if process != self.process:
                     self.forget()
 
     def _new_lanes(self) -> list[Lane]:
