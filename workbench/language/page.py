@@ -206,7 +206,8 @@ def _fits(value: float | Decimal, digits: int = _MAX_DIGITS) -> bool:
 
 def _bars(values: list[float], texts: list[str], shown: list[str]) -> tuple[Markup, int]:
     characters = int(_MAX_LABELS / _CHARACTER)
-    labels = [text if len(text) <= characters else f"{text[: characters - 1]}…" for text in texts]
+    half = characters // 2  # paths differ at their ends
+    labels = [text if len(text) <= characters else f"{text[:half]}…{text[1 - half :]}" for text in texts]
     left = round(max(map(len, labels)) * _CHARACTER) + 8
     largest, room = max(values) or 1.0, _WIDTH - left - 110
     lines = [
