@@ -14,6 +14,8 @@ import nbformat
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _STYLE = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 _PLACE = '<div class="notebook-output" id="output-{}"></div>'
+_PICTURE = re.compile(r'<img src="[^"]*" width="(\d+)" height="(\d+)"[^>]*>')
+_MIN_HEIGHT = 60  # pixels; smaller pictures are bars in a table
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -24,6 +26,15 @@ class NotebookPage(msgspec.Struct, frozen=True):
     summary: str
     markdown: str
     outputs: list[str]
+
+    @property
+    def picture(self) -> str:
+        """The largest picture among the outputs; without one, the first table."""
+        pictures = [match for output in self.outputs for match in _PICTURE.finditer(output)]
+        largest = max(pictures, key=lambda match: int(match[1]) * int(match[2]), default=None)
+        if largest is not None and int(largest[2]) >= _MIN_HEIGHT:
+            return largest[0]
+        return next((output for output in self.outputs if "<table" in output), "")
 
     def with_outputs(self, page: str) -> str:
         """Return the HTML of the page with the outputs in their places."""
@@ -41,9 +52,12 @@ def navigation() -> list[str]:
 def pages() -> dict[str, NotebookPage]:
     """Return the gallery and the pages of all notebooks, by their names in the site."""
     notebooks = {path: _page(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
-    rows = [f"| [{page.title}]({path.stem}.md) | {page.summary} |" for path, page in notebooks.items()]
+    cards = [
+        _CARD.format(place=_PLACE.format(number), title=page.title, name=f"{path.stem}.md", summary=page.summary)
+        for number, (path, page) in enumerate(notebooks.items())
+    ]
     gallery = NotebookPage(
-        "Notebooks", "", "\n".join([_GALLERY, "| notebook | what it shows |", "|---|---|", *rows, ""]), []
+        "Notebooks", "", _GALLERY.format("".join(cards)), [page.picture for page in notebooks.values()]
     )
     return {"notebooks/index.md": gallery} | {f"notebooks/{path.stem}.md": page for path, page in notebooks.items()}
 
@@ -53,6 +67,20 @@ _GALLERY = """\
 
 Each notebook takes ten minutes or less. The pages show them as they look after a run. To run them, start everything
 with `make up` and open the address of JupyterLab. They can be run as often as you like.
+
+<div class="grid notebooks" markdown>
+{}
+</div>
+"""
+_CARD = """
+<div class="card" markdown>
+{place}
+
+**[{title}]({name})**
+
+{summary}
+
+</div>
 """
 
 
