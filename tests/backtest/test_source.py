@@ -137,8 +137,8 @@ def test_the_queries_use_only_functions_that_servers_allow(sample: ContactSample
         select([SimulatedAutomation(trigger_with([filter_]), Graph())]),
         EventSelection().with_starts(starts, "a"),
     ):
-        names = ("begin", "merges", "hours", "events", "contacts", "changes", "entries", "steps", "past_entries")
-        for name in (*names, "messages"):
+        names = ("begin", "merges", "hours", "events", "contacts", "changes", "entries", "moves", "past_entries")
+        for name in (*names, "messages", "erased"):
             structure = {"own": True, "live": True, "merged": True, "began_before": NOW}
             text = statement(f"backtest_{name}", sample=sample, selection=selection, **structure)
             assert check_functions(text) is None
