@@ -69,6 +69,8 @@ CREATE TABLE workbench.contacts (
 -- No index begins with (org_id, number): in a database without statistics, ingest looked contacts up by it, for 89 instead of 40 µs of server
 -- CPU an event.
 CREATE INDEX contacts_unnumbered ON workbench.contacts (org_id, id) WHERE number IS NULL;
+CREATE INDEX contacts_created ON workbench.contacts USING brin (org_id, created_at timestamptz_minmax_multi_ops)   -- as events_occurred
+    WITH (pages_per_range='32', autosummarize='true');
 CREATE INDEX contacts_erased ON workbench.contacts (org_id, erased_at) WHERE erased_at IS NOT NULL;
 CREATE INDEX contacts_merged ON workbench.contacts (org_id, merged_into) WHERE merged_into IS NOT NULL;
 

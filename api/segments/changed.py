@@ -37,6 +37,7 @@ from workbench.language.problem import Problem
 from workbench.language.sql import tokenize
 
 MAX_CHANGED = 50_000  # beyond that the whole query is not slower; 2 MB of ids in its session
+MAX_NEW_EVENTS = 500_000  # reading these takes about a second
 
 # Increase it with each change of what `read_incremental_query` accepts or returns: then refreshes begin anew.
 _PROOF_VERSION = 3
@@ -130,10 +131,13 @@ async def _find_changed(
         return "the database is not the one of the last refresh"
     if not former.partitions <= present.partitions:
         return "a month of events was dropped"
+    oldest = min((seen.end, *seen.open))
+    if await store.has_many_new_events(tx, org_id, oldest, MAX_NEW_EVENTS):
+        return f"more than {MAX_NEW_EVENTS:,} events are new"
     limit, since = MAX_CHANGED + 1, former.open_since - _OVERLAP
     first_id, last_id = (uuid7_from(max(to_us(at), 0), bytes(8)) for at in (since, present.snapshot.at + _DAY))
     changed_since = ChangedSince(
-        oldest=min((seen.end, *seen.open)),
+        oldest=oldest,
         end=seen.end,
         open=list(seen.open),
         since=since,

@@ -208,6 +208,11 @@ async def list_partitions(tx: Transaction) -> list[int]:
 
 
 @query
+async def has_many_new_events(tx: Transaction, org_id: int, oldest: int, limit: int) -> bool:
+    """Return whether transactions from the number `oldest` on have stored more than so many events."""
+
+
+@query
 async def find_changed(tx: Transaction, org_id: int, changed: ChangedSince, limit: int) -> list[Uuid]: ...
 
 

@@ -164,6 +164,10 @@ WHERE m.org_id = :org_id AND m.due_at IS NOT NULL;
 -- The partitions of events: one that is dropped takes its events with it.
 SELECT inhrelid::bigint FROM pg_inherits WHERE inhparent = 'workbench.events'::regclass;
 
+-- has_many_new_events --
+-- Whether more than so many events are stored by transactions from `oldest` on. `find_changed` would read all of them.
+SELECT count(*) > :limit FROM (SELECT FROM events WHERE org_id = :org_id AND stored_in >= :oldest LIMIT :limit ::bigint + 1) AS stored;
+
 -- find_changed --
 -- Contacts that changed since a snapshot: those of its `open` transactions and of all from `end` on. New contacts are found by
 -- their ids, which begin with the time of the transaction: those that logs of a chain create have no event. With `events` only events of

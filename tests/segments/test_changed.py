@@ -536,6 +536,16 @@ async def test_a_watermark_of_an_earlier_proof_is_not_used(acme: Team, monkeypat
     assert (await refreshed(acme, "all")).scope == RefreshScope(None, reason)
 
 
+async def test_many_new_events_are_not_looked_through(acme: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changed, "MAX_NEW_EVENTS", 1)
+    await acme.expect_success("POST", "", ALL)
+    await acme.contact("ann")
+    assert (await refreshed(acme, "all")).scope == RefreshScope(1, None)
+    await acme.contact("ben")
+    await acme.contact("cid")
+    assert (await refreshed(acme, "all")).scope == RefreshScope(None, "more than 1 events are new")
+
+
 async def test_a_defect_is_a_failure_of_its_segment(acme: Team, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     await acme.expect_success("POST", "", ALL)
     await acme.rows("UPDATE segments SET due_at = now() - interval '1 hour' WHERE org_id = %s RETURNING id", acme.id)
