@@ -385,7 +385,7 @@ def read_sample_event(event: JsonObject, trigger: Trigger, now: datetime) -> Eve
     Raises InvalidArgumentError if it is invalid.
     """
     body, now_us = _to_json(event), round(now.timestamp() * 1_000_000)
-    result = read_event(encode(body), now_us) if trigger.source is None else read_typed_sample(body, trigger, now_us)
+    result = read_event(encode(body), now_us) if trigger.source is None else read_typed_sample(body, trigger)
     if isinstance(result, tuple):
         raise InvalidArgumentError("this event would be refused: " + "; ".join(map(str, result)))
     return result

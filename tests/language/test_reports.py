@@ -190,7 +190,7 @@ def test_the_end_of_the_period_is_given_or_the_watermark_or_the_moment_of_the_qu
     rendered, params = queried(read(MessagePerformance, goal="paid", until=None), now=now)
     assert rendered[0]["period"] == {"until": False, "past": True, "segment": ""}
     assert params == SINCE_VALUE | values | {"now": "2026-11-15T00:00:00+00:00"}
-    report = read(MessagePerformance, goal="paid", until=None, asOf="2026-11-20T12:00:00+02:00~1:2")
+    report = read(MessagePerformance, goal="paid", until=None, asOf="2026-11-20T12:00:00+02:00~1~2")
     rendered, params = queried(report, now=now)
     assert rendered[0]["period"] == {"until": False, "past": True, "segment": ""}
     assert params == SINCE_VALUE | values | {"now": "2026-11-20T10:00:00+00:00"}
@@ -269,4 +269,6 @@ def test_the_start_of_a_period(end: str, every: Every, periods: int, start: str)
 def test_the_first_period_of_all_has_none_before_it() -> None:
     report = read(ActiveUsers, since="0001-01-01T00:00:00Z")
     assert report.values()["previous"] == "0001-01-01T00:00:00+00:00"
+    assert read(ActiveUsers, since="0002-01-01T00:00:00Z").values()["previous"] == "0001-12-31T00:00:00+00:00"
+    assert read(ActiveUsers, since="2026-11-01T23:59:59.999999Z").values()["previous"] == "2026-10-31T00:00:00+00:00"
     assert read(ActiveUsers, since="2026-11-01T00:00:00.5Z").values()["previous"] == "2026-10-31T00:00:00+00:00"

@@ -29,7 +29,7 @@ def tokens(text: str, **options: Any) -> list[tuple[str, str]]:
         ("E'a' \n 'b\\'c' d", [("word", "d")]),
         ("E'a' --x\n'b\\'c'\n'd\\'e' f", [("word", "f")]),
         ("'a'\n'b\\' c", [("word", "c")]),
-        ("$$a$$ b", [("word", "b")]),
+        ("$$a$$ b $$c$$", [("word", "b")]),
         ("$t$a $$ b$t$ c", [("word", "c")]),
         ("$t$ never closed", []),
         ("-- a\nb", [("word", "b")]),
@@ -65,9 +65,11 @@ def test_strings_numbers_and_casts_are_tokens_where_values_are_wanted(
 
 
 def test_tokens_have_their_place_in_the_text() -> None:
-    text = "/* x */ a \"b\" 'c' $1 :d E'e'\n'f' 7"
+    text = "8 ::/* x */ a \"b\" 'c' $1 :d E'e'\n'f' 7"
     places = [(token.kind, text[token.start : token.end]) for token in tokenize(text, values=True)]
     assert places == [
+        ("number", "8"),
+        ("cast", "::"),
         ("word", "a"),
         ("quoted", '"b"'),
         ("string", "'c'"),

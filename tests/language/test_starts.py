@@ -192,15 +192,15 @@ def test_every_problem_of_a_schedule_is_named_with_what_to_write() -> None:
 
 def test_a_sample_of_a_start_has_its_contact_and_segment() -> None:
     entered = StartSource("segment_entered", "vip")
-    assert read_start_sample({"segment": "other"}, entered, 0) == Event(
+    assert read_start_sample({"segment": "other"}, entered) == Event(
         "segment_entered", Identifiers(), payload=b'{"segment":"vip"}', source="segment_entered:vip"
     )
-    assert read_start_sample({"segment": "vip", "contact": None}, StartSource("broadcast"), 0) == Event(
+    assert read_start_sample({"segment": "vip", "contact": None}, StartSource("broadcast")) == Event(
         "broadcast", Identifiers(), payload=b'{"segment":"vip"}', source="broadcast"
     )
-    assert read_start_sample({"segment": 5, "contact": {"externalId": "u1"}}, StartSource("broadcast"), 0) == Event(
+    assert read_start_sample({"segment": 5, "contact": {"externalId": "u1"}}, StartSource("broadcast")) == Event(
         "broadcast", Identifiers(external_id="u1"), source="broadcast"
     )
-    refused = read_start_sample({"contact": {}}, entered, 0)
+    refused = read_start_sample({"contact": {}}, entered)
     assert isinstance(refused, tuple)
     assert [problem.field for problem in refused] == ["event.contact"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.language.strategies import NOW
-from workbench.language.codec import decode
+from workbench.language.codec import decode, encode
 from workbench.language.event import Event, Identifiers
 from workbench.language.filter import Filter
 from workbench.language.problem import Problem
@@ -17,6 +17,7 @@ from workbench.language.trigger import (
     flat_context,
     needs_email,
     read_later_event,
+    read_sample,
     read_trigger,
 )
 
@@ -230,6 +231,12 @@ def test_a_log_has_the_parameters_of_the_trigger_that_sees_it() -> None:
 WHO_SENT = {"contact": {"externalId": "u1"}}
 SECOND_US = 1_000_000
 WEEK_US = 7 * 86_400 * SECOND_US
+
+
+@pytest.mark.parametrize(("now_us", "is_read"), [(8 * 86_400 * SECOND_US, True), (0, False)])
+def test_a_sample_cannot_have_occurred_later_than_now(now_us: int, is_read: bool) -> None:
+    described = encode({"event": "paid", "occurredAt": "1970-01-09T00:00:00Z", **WHO_SENT})
+    assert isinstance(read_sample(described, Trigger(), now_us), Event) is is_read
 
 
 def test_a_later_event_is_read_as_posted_or_by_the_name_of_a_log() -> None:

@@ -80,7 +80,7 @@ def date_moment(
         return None
     try:
         if _DAY.fullmatch(value):
-            local = datetime.combine(date.fromisoformat(value), time(), zone)
+            local = datetime.combine(date.fromisoformat(value), time())
         elif (moment_us := parse_timestamp(value)) is not None:
             local = (_EPOCH + timedelta(microseconds=moment_us)).astimezone(zone)
         else:

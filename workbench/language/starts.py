@@ -5,6 +5,7 @@ payload names the segment.
 """
 
 from collections.abc import Mapping
+from datetime import UTC
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -94,7 +95,7 @@ def read_start_source(
     cron, timezone, missed = spec.get("cron"), spec.get("timezone", "UTC"), spec.get("missed", "once")
     if find_zone(timezone) is None:
         problems.append(Problem(f"{field}.timezone", "must be a time zone, like Europe/Zurich"))
-    times = read_cron(cron if isinstance(cron, str) else "", time_zone(timezone))
+    times = read_cron(cron if isinstance(cron, str) else "", UTC)
     if isinstance(times, str):
         problems.append(Problem(f"{field}.cron", times))
     if missed not in MISSED:
@@ -102,14 +103,14 @@ def read_start_source(
     return StartSource(type_name, segment, cron, timezone, missed) if len(problems) == before else None
 
 
-def read_start_sample(value: Mapping[str, Any], source: StartSource, now_us: int) -> Event | Problems:
+def read_start_sample(value: Mapping[str, Any], source: StartSource) -> Event | Problems:
     """Return the event of a described start, `{"type": "segment_entered", "contact": {…}}`, or its problems."""
     identifiers = Identifiers()
     payload = source.payload
     if source.segment is None and isinstance(value.get("segment"), str):
         payload = {"segment": value["segment"]}
     if value.get("contact") is not None:
-        event = read_event(encode({"event": source.type, "contact": value["contact"]}), now_us)
+        event = read_event(encode({"event": source.type, "contact": value["contact"]}), 0)
         if isinstance(event, tuple):
             return problems_in("event", event)
         identifiers = event.identifiers

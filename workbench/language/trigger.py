@@ -174,7 +174,7 @@ def read_sample(described: bytes, trigger: Trigger, now_us: int) -> Event | Prob
     """Return the event that a JSON text describes: as posted, or as a sample of a log or a start (`is_sample`)."""
     # Searching the bytes first avoids decoding an event, the common case, twice.
     if b'"type"' in described and is_sample(value := decode(described)):
-        return read_typed_sample(value, trigger, now_us)
+        return read_typed_sample(value, trigger)
     event = read_event(described, now_us)
     return problems_in("event", event) if isinstance(event, tuple) else event
 
@@ -184,13 +184,13 @@ def is_sample(event: Any) -> bool:
     return isinstance(event, Mapping) and event.get("type") in (ONCHAIN_EVENT, *START_TYPES)
 
 
-def read_typed_sample(value: Mapping[str, Any], trigger: Trigger, now_us: int) -> Event | Problems:
+def read_typed_sample(value: Mapping[str, Any], trigger: Trigger) -> Event | Problems:
     """Return the event of a sample of a log or a start."""
     match trigger.source:
         case LogSource() as log if value["type"] == ONCHAIN_EVENT:
             return read_log_sample(value, log)
         case StartSource() as start if value["type"] == start.type:
-            return read_start_sample(value, start, now_us)
+            return read_start_sample(value, start)
         case _:
             kind = "on-chain events" if value["type"] == ONCHAIN_EVENT else value["type"]
             return (Problem("event.type", f"this automation does not start from {kind}"),)
@@ -302,7 +302,7 @@ def containment_patterns(filter_: Filter, roots: Collection[str] = BUILT_INS) ->
     few; `matches` decides. `roots`: first parts of paths that can refer to something outside the payload.
     """
     options = equated_values(filter_)
-    if options is None or not 0 < len(options) <= MAX_OPTIONS:
+    if options is None or len(options) > MAX_OPTIONS:
         return ()
     first, *rest = filter_.path.split(".")
     if first in roots:  # the value may come from outside the payload
