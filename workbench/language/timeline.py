@@ -423,14 +423,18 @@ class Timeline(msgspec.Struct):
             moved = msgspec.structs.replace(run, node_id=node_id, step=steps_before(graph, node_id, run.step))
             required, entry.required = entry.required, required_facts(graph, moved)
             facts = msgspec.structs.replace(self._facts(entry, move.at, None), paused=False)
-            prediction = predict(graph, moved.claimed(), facts, move.at)
+            is_paused = run.state is State.PAUSED
+            claimed = msgspec.structs.replace(  # as by the engine, but a paused entry cannot be claimed
+                moved, state=State.RUNNING, attempt=run.attempt + 1, due_at=None, resumed=is_paused
+            )
+            prediction = predict(graph, claimed, facts, move.at)
             if isinstance(prediction, str):  # the contact differs from the one that the engine saw
                 entry.required = required
                 continue
             due_at = prediction.run.due_at or move.at
             entry.run = msgspec.structs.replace(moved, due_at=due_at)
             entry.graph, entry.version = graph, move.version.number
-            if run.state is State.WAITING:
+            if not is_paused:
                 heapq.heappush(self._due, (due_at, number))
 
     def _wake_followers(self, before: ContactState, now: datetime, except_number: int | None = None) -> None:

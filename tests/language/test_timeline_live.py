@@ -1,0 +1,195 @@
+"""A backtest of what was live: versions, pauses, ends, moves and failures take effect as they did."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from tests.language.test_simulate_waits import MESSAGE, NO, YES, build_automation, node
+from tests.language.test_timeline import ANN, BEGIN, DAY, DELAY, HOUR, events, outcomes, paid, steps_of
+from workbench.language.channel import RetryPolicy
+from workbench.language.contact import ChangeOrder, ValueChange
+from workbench.language.decision import Failure
+from workbench.language.live import ActivationState, LiveChange, PastMove, PublishedVersion
+from workbench.language.simulate import LivePast, SimulatedAutomation, backtest
+from workbench.language.timeline import PastEntries, RecordedFailure, SimulatedEntry
+from workbench.language.trigger import Trigger
+
+HOOK = node("h", "send_webhook", url="https://a.co")
+RETRIES = RetryPolicy((10.0, 10.0))
+PAID = Trigger(frozenset({"paid"}))
+
+
+def version(number: int, *nodes: dict[str, Any], trigger: Trigger = PAID, **more: Any) -> PublishedVersion:
+    graph = build_automation(*nodes, **more).graph
+    assert graph is not None
+    return PublishedVersion(BEGIN, number, trigger, graph)
+
+
+def change(after: timedelta, of: PublishedVersion | None, state: ActivationState = "live", **more: Any) -> LiveChange:
+    return LiveChange(BEGIN + after, of, state, **more)
+
+
+def play(
+    changes: list[LiveChange], *arrivals: tuple[timedelta, str], values: tuple[ValueChange, ...] = (), **past: Any
+) -> list[SimulatedEntry]:
+    live = LivePast(tuple(changes), **past)
+    automation = SimulatedAutomation(Trigger(frozenset({"other"})), None, "a")
+    entries = backtest(automation, ANN, events(*arrivals), BEGIN + 30 * DAY, RETRIES, (), values, live)
+    return sorted(entries, key=lambda entry: entry.event.id)
+
+
+def last_steps(entries: list[SimulatedEntry]) -> list[tuple[int | None, str, str, timedelta]]:
+    return [(entry.version, *steps_of(entry)[-1]) for entry in entries]
+
+
+def test_each_event_starts_an_entry_of_the_version_that_was_live() -> None:
+    changes = [change(HOUR, version(1, YES)), change(DAY, version(2, NO)), change(3 * DAY, None)]
+    entries = play(changes, *paid(timedelta(0), 2 * HOUR, 2 * DAY, 4 * DAY))
+    assert last_steps(entries) == [(1, "yes", "tagged", 2 * HOUR), (2, "no", "tagged", 2 * DAY)]
+
+
+@pytest.mark.parametrize("state", ["paused", "off", "archived"])
+def test_no_entry_starts_while_the_automation_is_not_live(state: ActivationState) -> None:
+    only = version(1, YES)
+    changes = [change(HOUR, only, state), change(DAY, only)]
+    assert [entry.event.id for entry in play(changes, *paid(2 * HOUR, 2 * DAY))] == ["e1"]
+
+
+def test_an_entry_keeps_its_version() -> None:
+    changes = [change(timedelta(0), version(1, DELAY, YES)), change(DAY, version(2, NO))]
+    assert last_steps(play(changes, *paid(HOUR))) == [(1, "yes", "tagged", 2 * DAY + HOUR)]
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("off", "automation_inactive"), ("archived", "automation_archived")])
+def test_open_entries_are_cancelled_when_the_automation_ends(state: ActivationState, outcome: str) -> None:
+    only = version(1, DELAY, YES)
+    changes = [change(timedelta(0), only), change(DAY, only, state), change(2 * DAY, only)]
+    entries = play(changes, *paid(HOUR, 2 * HOUR, 25 * DAY))
+    assert outcomes(entries) == [("cancelled", outcome), ("cancelled", outcome), ("completed", "completed")]
+    assert last_steps(entries[:1]) == [(1, "d", "waiting", HOUR)]
+
+
+def test_an_entry_that_comes_due_in_a_pause_continues_when_it_ends() -> None:
+    only = version(1, DELAY, YES)
+    changes = [change(timedelta(0), only), change(DAY, only, "paused"), change(5 * DAY, only)]
+    assert last_steps(play(changes, *paid(HOUR))) == [(1, "yes", "tagged", 5 * DAY)]
+
+
+def test_an_entry_that_is_due_after_the_pause_is_not_changed_by_it() -> None:
+    only = version(1, DELAY, YES)
+    changes = [change(timedelta(0), only), change(DAY, only, "paused"), change(2 * DAY, only, cancels_overdue=True)]
+    assert last_steps(play(changes, *paid(HOUR))) == [(1, "yes", "tagged", 2 * DAY + HOUR)]
+
+
+def test_overdue_entries_are_cancelled_when_the_pause_ends_so() -> None:
+    only = version(1, DELAY, YES)
+    changes = [change(timedelta(0), only), change(DAY, only, "paused"), change(5 * DAY, only, cancels_overdue=True)]
+    (entry,) = play(changes, *paid(HOUR))
+    assert (outcomes([entry]), entry.run.due_at) == ([("cancelled", "overdue")], None)
+
+
+def test_what_is_live_changes_before_the_events_of_its_moment() -> None:
+    changes = [change(timedelta(0), version(1, YES)), change(HOUR, version(2, NO))]
+    assert [entry.version for entry in play(changes, *paid(0.5 * HOUR, HOUR, HOUR))] == [1, 2, 2]
+
+
+ASK = node("c", "condition", filters=[{"path": "contact.plan", "operator": "eq", "value": "pro"}])
+ASKING = {"edges": "t>c c:true>yes c:false>no"}
+
+
+@pytest.mark.parametrize(
+    ("order", "last"),
+    [(ChangeOrder.BEFORE_WAKING, "yes"), (ChangeOrder.BEFORE_START, "yes"), (ChangeOrder.AFTER_START, "no")],
+)
+def test_a_value_changes_before_its_event_starts_an_entry_or_after(order: ChangeOrder, last: str) -> None:
+    values = (ValueChange(BEGIN + HOUR, "attributes.plan", UNSET, "pro", "e0", order),)
+    changes = [change(timedelta(0), version(1, ASK, YES, NO, **ASKING))]
+    entries = play(changes, *paid(HOUR, 2 * HOUR), values=values)
+    assert [steps_of(entry)[-1][0] for entry in entries] == [last, "yes"]
+
+
+def test_recorded_failures_are_repeated_when_they_were() -> None:
+    failure = Failure("refused", "no")
+    tried = (RecordedFailure("h", failure, BEGIN + 2 * HOUR), RecordedFailure("h", failure, BEGIN + 3 * HOUR))
+    changes = [change(timedelta(0), version(1, HOOK, YES))]
+    entries = play(changes, *paid(HOUR, HOUR), failures={"e0": tried})
+    assert [steps_of(entry)[1:] for entry in entries] == [
+        [("h", "failed", HOUR), ("h", "failed", 2 * HOUR), ("h", "sent", 3 * HOUR), ("yes", "tagged", 3 * HOUR)],
+        [("h", "sent", HOUR), ("yes", "tagged", HOUR)],
+    ]
+    assert [step.detail for step in entries[0].steps[1:3]] == [{"cause": "refused", "error": "no"}] * 2
+
+
+def test_a_recorded_failure_without_another_attempt_ends_the_entry() -> None:
+    gone = RecordedFailure("h", Failure("gone", "never", permanent=True), None)
+    (entry,) = play([change(timedelta(0), version(1, HOOK, YES))], *paid(HOUR), failures={"e0": (gone,)})
+    assert (outcomes([entry]), steps_of(entry)[-1]) == ([("dead", "gone")], ("h", "failed", HOUR))
+
+
+def test_failures_are_those_of_the_node_that_sends() -> None:
+    other = RecordedFailure("other", Failure("gone", "never", permanent=True), None)
+    changes = [change(timedelta(0), version(1, YES, HOOK))]
+    (entry,) = play(changes, *paid(HOUR), failures={"e0": (other,)})
+    assert outcomes([entry]) == [("completed", "completed")]
+
+
+def moved(
+    move: PastMove | None, *changes: LiveChange, arrivals: tuple[timedelta, ...] = (HOUR,)
+) -> list[SimulatedEntry]:
+    first, second = version(1, DELAY, YES), version(2, DELAY, NO)
+    own = [change(timedelta(0), first), change(DAY, second), *changes]
+    return play(own, *paid(*arrivals), moves={} if move is None else {move.entry_event_id: (move,)})
+
+
+SHORT = version(2, node("s", "delay", seconds=86_400 + 3_600), NO)
+SECOND = version(2, DELAY, NO)
+
+
+@pytest.mark.parametrize(
+    ("move", "last"),
+    [
+        (None, (1, "yes", "tagged", 2 * DAY + HOUR)),
+        (PastMove(BEGIN + DAY, "e0", 1, "d", SECOND, "d"), (2, "no", "tagged", 2 * DAY + HOUR)),
+        (PastMove(BEGIN + 1.5 * DAY, "e0", 1, "d", SHORT, "s"), (2, "no", "tagged", 1.5 * DAY)),
+        (PastMove(BEGIN + DAY, "e0", 1, "x", SECOND, "d"), (1, "yes", "tagged", 2 * DAY + HOUR)),
+        (PastMove(BEGIN + DAY, "e0", 2, "d", SECOND, "d"), (1, "yes", "tagged", 2 * DAY + HOUR)),
+        (PastMove(BEGIN + 3 * DAY, "e0", 1, "d", SECOND, "d"), (1, "yes", "tagged", 2 * DAY + HOUR)),
+        (PastMove(BEGIN + timedelta(minutes=1), "e0", 1, "d", SECOND, "d"), (1, "yes", "tagged", 2 * DAY + HOUR)),
+    ],
+)
+def test_an_entry_is_moved_if_it_is_where_it_was(move: PastMove | None, last: tuple[int, str, str, timedelta]) -> None:
+    assert last_steps(moved(move)) == [last]
+
+
+def test_only_the_entry_of_the_move_is_moved() -> None:
+    move = PastMove(BEGIN + DAY, "e1", 1, "d", SECOND, "d")
+    assert last_steps(moved(move, arrivals=(HOUR, 2 * HOUR, 3 * HOUR))) == [
+        (1, "yes", "tagged", 2 * DAY + HOUR),
+        (2, "no", "tagged", 2 * DAY + 2 * HOUR),
+        (1, "yes", "tagged", 2 * DAY + 3 * HOUR),
+    ]
+
+
+def test_a_paused_entry_is_moved_and_continues_after_the_pause() -> None:
+    paused, live = change(2 * DAY, SECOND, "paused"), change(5 * DAY, SECOND)
+    move = PastMove(BEGIN + 3 * DAY, "e0", 1, "d", SECOND, "d")
+    assert last_steps(moved(move, paused, live)) == [(2, "no", "tagged", 5 * DAY)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "past", "outcome"),
+    [
+        ({"policy": "once"}, None, "completed"),
+        ({"policy": "once"}, PastEntries(BEGIN - DAY, BEGIN - DAY), "reentry"),
+        ({"policy": "once_per", "days": 2}, PastEntries(BEGIN - 3 * DAY, None), "completed"),
+        ({"policy": "once_per", "days": 2}, PastEntries(BEGIN - DAY, None), "reentry"),
+        ({"policy": "not_while_running"}, PastEntries(BEGIN - DAY, None), "reentry"),
+        ({"policy": "not_while_running"}, PastEntries(BEGIN - DAY, BEGIN + HOUR), "completed"),
+        ({"policy": "not_while_running"}, PastEntries(BEGIN - DAY, BEGIN + 2 * HOUR), "reentry"),
+    ],
+)
+def test_entries_from_before_count_for_reentry(policy: dict[str, Any], past: PastEntries | None, outcome: str) -> None:
+    changes = [change(timedelta(0), version(1, MESSAGE, settings={"reentry": policy}))]
+    assert [entry.run.outcome for entry in play(changes, *paid(HOUR), past_entries=past)] == [outcome]
