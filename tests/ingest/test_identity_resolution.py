@@ -183,6 +183,28 @@ def test_an_owner_is_recognised_by_all_identifiers_of_the_event(
     assert recognise([parsed("1", sent, {})], [ANN]) == [ANN if is_recognised else None]
 
 
+@pytest.mark.parametrize(
+    ("identifiers", "kinds"),
+    [
+        (ContactIdentifiers(), set()),
+        (ContactIdentifiers("w1"), {WALLET}),
+        (ContactIdentifiers(email="a@x.co"), {EMAIL}),
+        (ContactIdentifiers(external_id="u1"), {EXTERNAL_ID}),
+        (ContactIdentifiers("w1", "a@x.co", "u1"), {WALLET, EMAIL, EXTERNAL_ID}),
+    ],
+)
+def test_the_kinds_of_identifiers_that_a_contact_has(identifiers: ContactIdentifiers, kinds: set[str]) -> None:
+    assert identifiers.kinds() == kinds
+
+
+def test_the_text_of_changed_attributes_is_that_of_the_event_if_all_have_changed() -> None:
+    event = parsed("1", ("w1", None, None), {"plan": 1, "tier": 2})
+    event.attributes = '{"plan": 1, "tier": 2}'
+    change = AttributeChange((ORG_ID, "ann"), 0, event, event.body.attributes, {})
+    assert change.text == '{"plan": 1, "tier": 2}'
+    assert msgspec.structs.replace(change, attributes={"plan": 1}).text == '{"plan":1}'
+
+
 def parsed(
     event_id: str, sent: tuple[str | None, str | None, str | None], attributes: dict[str, Json]
 ) -> IdentifiedEvent:

@@ -222,6 +222,35 @@ def test_an_invalid_description_names_its_field(described: Any, field: str) -> N
         contact_from(described)
 
 
+@pytest.mark.parametrize(
+    ("described", "reason"),
+    [
+        ({"email": 5}, "must be a string"),
+        ({"email": "nope"}, "not a valid email address"),
+        ({"attributes": [1]}, "must be an object"),
+        ({"attributes": {"a": object()}}, "must hold strings, numbers and booleans"),
+        ({"optedOut": ["fax"]}, "must be an array with some of inapp, email, webhook, connection"),
+    ],
+)
+def test_an_invalid_description_has_a_reason(described: Any, reason: str) -> None:
+    problems = read_contact(described)
+    assert isinstance(problems, tuple)
+    assert [problem.reason for problem in problems] == [reason]
+
+
+def test_empty_texts_of_a_description_are_absent() -> None:
+    described = {"id": "", "email": "", "walletAddress": "", "externalId": "", "optedOut": ["email"], "declined": ["n"]}
+    assert contact_from(described) == ContactState(SIMULATED_ID, opted_out=("email",), declined=("n",))
+
+
+def test_filters_of_the_trigger_see_the_id_of_the_contact() -> None:
+    known = ContactState("c1", Identifiers(external_id="u1"))
+    trace = simulate(
+        automation([{"path": "contactId", "operator": "eq", "value": "c1"}]), event(payload={}), known, NOW
+    )
+    assert trace.verdicts[0].actual == "c1"
+
+
 def test_a_simulation_may_go_on_until_the_last_moment_that_has_a_date() -> None:
     until = SimulationInput(until=datetime.max.replace(tzinfo=UTC))
     trace = simulate(automation(title="Hi"), event(payload={"amount": 1}), contact_from(None), NOW, until)

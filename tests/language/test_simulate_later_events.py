@@ -62,3 +62,18 @@ def test_an_event_is_validated_at_the_time_of_its_arrival() -> None:
 )
 def test_problems_name_their_field(value: Any, fields: list[str]) -> None:
     assert read(value)[1] == fields
+
+
+def test_problems_have_a_text_and_valid_events_are_read_beside_them() -> None:
+    problems: list[Problem] = []
+    value = [5, {"afterSeconds": "1", "event": BOUGHT}, {"afterSeconds": 366 * 86_400, "event": BOUGHT}]
+    scheduled = read_scheduled_events(normalize(value), NOW_US, "later", problems)
+    assert [item.after for item in scheduled] == [timedelta(days=366)]
+    assert problems == [
+        Problem("later[0].event", "must be an event"),
+        Problem("later[1].afterSeconds", "must be a number of seconds from 0 to 31,622,400"),
+    ]
+    assert read([{"afterSeconds": 1, "event": BOUGHT}] * 100)[1] == []
+    problems.clear()
+    assert read_scheduled_events({}, NOW_US, "later", problems) == ()
+    assert problems == [Problem("later", "must be an array of at most 100 later events")]
