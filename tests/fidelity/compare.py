@@ -186,7 +186,7 @@ class Comparison:
                 for entry in played.entries
                 if entry.automation_id == played.automation_ids[number] and not limits.is_erased(played, entry)
             ]
-            if own:
+            if own and not any(limits.lost_values(played, entry) for entry in own):
                 await self._compare_backtest(number, own)
 
     async def _compare_backtest(self, number: int, recorded: list[StartedEntry]) -> None:

@@ -67,6 +67,11 @@ def is_erased(played: PlayedWorld, entry: StartedEntry) -> bool:
     return entry.contact_id in played.erased
 
 
+def lost_values(played: PlayedWorld, entry: StartedEntry) -> bool:
+    """An erasure deletes what other contacts had from the erased one while they were merged with it."""
+    return entry.contact_id in played.merged_with_erased
+
+
 def joins_later(entry: StartedEntry) -> bool:
     """An explanation of an event before it comes does not know that its entry will join another one after a wait."""
     return entry.outcome == JOINED and len(entry.steps) > 1

@@ -107,13 +107,14 @@ class StartedEntry(msgspec.Struct, frozen=True):
 class PlayedEvent(msgspec.Struct):
     """An event or a start, its id, and what others said about it just before.
 
-    `described`: as a simulation takes it. `position`: in the actions of the world. `matched`: how many automations a
-    dry run would start; None: of a start. `trials`, `explanations`: by the position of the automation.
+    `described`: as a simulation takes it. `position`: in the actions of the world; a run of a schedule is between two.
+    `matched`: how many automations a dry run would start; None: of a start. `trials`, `explanations`: by the position
+    of the automation.
     """
 
     described: dict[str, Any]
     at: datetime
-    position: int
+    position: float
     matched: int | None = None
     trials: dict[int, PreparedTrial] = {}
     explanations: dict[int, ExplanationView] = {}
@@ -134,6 +135,7 @@ class PlayedWorld(msgspec.Struct):
     versions: dict[int, list[VersionPayload]] = {}  # of automations that were published again, or paused
     activations: dict[str, list[ActivationChange]] = {}  # by automation
     erased: set[str] = set()
+    merged_with_erased: set[str] = set()  # also if the merge was undone
     disturbed: dict[str, list[datetime]] = {}  # by contact: when something other than its events changed it
 
 
@@ -334,6 +336,8 @@ class Stage:
                     assert isinstance(erased, erase.ErasedView), erased
                     rows = await bench.fetch("SELECT id::text FROM contacts WHERE erased_at IS NOT NULL")
                     played.erased.update(erased_id for (erased_id,) in rows)  # also those merged into it
+                    rows = await bench.fetch("SELECT keep_id::text, absorbed_id::text FROM contact_merges")
+                    played.merged_with_erased.update(*(pair for pair in rows if not played.erased.isdisjoint(pair)))
             case Publication():
                 await self._publish_again(action, played)
             case MoveBack():
@@ -344,7 +348,7 @@ class Stage:
             case Resume(automation=number, cancel_overdue=cancel_overdue):
                 await resume(bench, played.automation_ids[number], cancel_overdue=cancel_overdue)
             case ScheduledRun():
-                await self._run_schedule(action, position, played, observer)
+                await self._run_schedule(action, position - 0.5, played, observer)
             case Change():
                 contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
                 if contact_id is not None:
@@ -424,7 +428,7 @@ class Stage:
         self._disturb(played, *(contact_id for (contact_id,) in rows))
 
     async def _run_schedule(
-        self, planned: ScheduledRun, position: int, played: PlayedWorld, observer: "Observer"
+        self, planned: ScheduledRun, position: float, played: PlayedWorld, observer: "Observer"
     ) -> None:
         bench = self.bench
         if planned.to_segment:
@@ -476,7 +480,7 @@ class Stage:
         await self._find_starts(played, starts)
 
     async def _described_start(
-        self, kind: StartType, contact_id: str, position: int, to_segment: bool = True
+        self, kind: StartType, contact_id: str, position: float, to_segment: bool = True
     ) -> PlayedEvent:
         contact = await self.contact(contact_id)
         sent = contact.identifiers

@@ -173,6 +173,11 @@ DAY_OR_WAIT = Automation(
             ),
             contacts=(Contact(ANN, {}),),
         ),
+        world(  # a trial of the run knows the event that comes next
+            path(DAY, trigger={"type": "schedule", "cron": "17 5 25 * *"}, goal={"event": "paid", "filters": []}),
+            deposit(90_045, event="paid"),
+            contacts=(Contact(ANN, {}),),
+        ),
         world(  # woken in the first pause and due in the second one, which cancels it
             path(DELAY, WAIT, HI, HOOK),
             *(deposit(0), Pause(47, 0), deposit(75), Resume(4_999, 0, cancel_overdue=False), deposit(90_045)),
