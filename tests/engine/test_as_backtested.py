@@ -220,8 +220,8 @@ COLUMNS = {
     "changes": 'contact_id::text, changed_at, at, field, old, new, event_id, "order", is_own, cause, member_id::text,'
     " merge_id",
     "messages": "contact_id::text, at, event_id, is_younger, member_id::text",
-    "entries": "contact_id::text, event_id, version, state, outcome, created_at, updated_at",
-    "steps": "contact_id::text, event_id, claim, step, node_id, outcome, handle, cause, at",
+    "entries": "contact_id::text, event_id, version, state, outcome, created_at, updated_at, claim, step, node_id,"
+    " step_outcome, handle, cause, at",
 }
 
 
