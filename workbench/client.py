@@ -204,7 +204,7 @@ class Client:
             return finish()
         finally:
             # A forked process has a copy of its parent's, whose locks threads of the parent may have held.
-            if self._sender is not None and self._sender.is_running():
+            if self._sender is not None and self._sender.is_alive():
                 self._sender.stop()
             self._spool.close()
 
@@ -222,7 +222,7 @@ class Client:
                         return backlog
                     sender.settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
             sender = self._sender
-            of_other_keys = sender is not None and sender.is_running() and sender.register()
+            of_other_keys = sender is not None and sender.is_alive() and sender.register()
             if not self._spool.take_over(of_other_keys=of_other_keys):
                 return backlog
 
@@ -232,10 +232,10 @@ class Client:
         Events wait then, and the next call tries again.
         """
         sender = self._sender
-        if sender is not None and sender.is_running():
+        if sender is not None and sender.is_alive():
             return sender
         with no_fork():
-            if self._sender is not None and self._sender.is_running():  # another thread was faster
+            if self._sender is not None and self._sender.is_alive():  # another thread was faster
                 return self._sender
             if self._is_starting:  # and this is a signal handler of that thread
                 return None
@@ -294,7 +294,6 @@ class _Sender(threading.Thread):
         self.receipts = threading.Lock()
         self.stopping = threading.Event()
         self.has_sent = False
-        self._process = spool.process
         self._is_registered = False
         self._spool = spool
         self._key = key
@@ -318,10 +317,6 @@ class _Sender(threading.Thread):
             self.stopping.set()
             self.hurry()
             raise
-
-    def is_running(self) -> bool:
-        # uWSGI forks without telling Python, for which the threads of the parent are alive then.
-        return self.is_alive() and self._process == self._spool.process
 
     def wake(self, number: int | None = None) -> None:
         """Tell the thread of a lane, or all, that there are events."""

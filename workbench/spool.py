@@ -313,8 +313,6 @@ class Spool:
         # 16 to 64 files fill the folder: fewer waste space, more need descriptors.
         self._file_bytes = max(min(_FILE_BYTES, max_bytes // 16), max_bytes // 64)
         self.lanes = self._new_lanes()
-        self.process = os.getpid()
-        self._process_locks: dict[int, threading.Lock] = {}
         with self._errors():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_over({self._key})
@@ -322,7 +320,6 @@ class Spool:
 
     def add(self, lane: int, event: bytes) -> None:
         """Store an event, which survives the end of the process when this returns."""
-        self.notice_fork()
         try:
             self.lanes[lane].add(event, self._file_bytes)
         except (OSError, ValueError) as error:
@@ -330,7 +327,6 @@ class Spool:
 
     def backlog(self) -> Backlog:
         """Return the events that wait now in files of this process."""
-        self.notice_fork()
         return Backlog(self.lanes)
 
     def register(self, organization: str, kind: str) -> None:
@@ -343,7 +339,6 @@ class Spool:
 
         `of_other_keys`: also those with other keys of the same organization and kind.
         """
-        self.notice_fork()
         with self._errors():
             return self._take_over(self._own_keys() if of_other_keys else {self._key})
 
@@ -393,20 +388,12 @@ class Spool:
         _fork_lock = threading.RLock()
         for lane in self.lanes:
             lane.forget()
-        self.process = os.getpid()
 
     def close(self) -> None:
         """Leave what waits to a later client."""
         self.sync()
         for lane in self.lanes:
             lane.close()
-
-    def notice_fork(self) -> None:
-        """Call `forget` in a process that was forked without the hooks of `os`, as uWSGI does."""
-        if (process := os.getpid()) != self.process:
-            with self._process_locks.setdefault(process, threading.Lock()):
-                if process != self.process:
-                    self.forget()
 
     def _new_lanes(self) -> list[Lane]:
         return [Lane(lambda number=number: self._new_file(number)) for number in range(LANES)]  # type: ignore[misc]
@@ -580,10 +567,7 @@ def no_fork() -> Any:
 
 
 def _before_fork() -> None:
-    spools = list(_spools)
-    for spool in spools:
-        spool.notice_fork()
-    for lock in (no_fork(), *(lane.lock for spool in spools for lane in spool.lanes)):
+    for lock in (no_fork(), *(lane.lock for spool in list(_spools) for lane in spool.lanes)):
         lock.acquire()
         _held_locks.append(lock)
 
@@ -596,7 +580,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # The locks of the files end with the parent, not with this process.
+    # The locks of the files end with the parent, not with this process. uWSGI calls this without `_before_fork`.
     _held_locks.clear()
     for spool in list(_spools):
         spool.forget()

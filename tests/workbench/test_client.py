@@ -333,8 +333,8 @@ def test_forked_processes_share_a_client(running: Running, spool: Path) -> None:
     assert len(stored_keys(running, "client:forked")) == 81
 
 
-def test_workers_forked_without_telling_python_send_their_own_events(running: Running, spool: Path) -> None:
-    """uWSGI forks so: without the hooks of `os`, while threads of the parent send."""
+def test_workers_of_uwsgi_send_their_own_events(running: Running, spool: Path) -> None:
+    """With `py-call-osafterfork` it tells Python of a fork afterwards only, while threads of the parent send."""
     process = producer(
         running,
         spool,
@@ -346,6 +346,7 @@ def test_workers_forked_without_telling_python_send_their_own_events(running: Ru
         for worker in range(3):
             child = ctypes.PyDLL(None).fork()
             if child == 0:
+                ctypes.pythonapi.PyOS_AfterFork_Child()
                 for number in range(20):
                     client.track("client:prefork", external_id=f"worker{number}")
                 os._exit(client.close(30))
