@@ -326,7 +326,7 @@ def _read_messages(frame: pl.DataFrame | None) -> dict[str, list[OtherMessage]]:
 def _read_events(rows: Iterable[tuple[Any, ...]], real_entries: Container[str] | None) -> dict[str, list[EventRecord]]:
     """Return events by contact (`member_id`); `real_entries`: the events with entries, to find those without.
 
-    The id of an imported event begins with the moment at which it is stored, and that of any other with one before.
+    The id of an imported event begins with its `created_at`, and that of any other event with an earlier moment.
     """
     records: dict[str, list[EventRecord]] = {}
     for _, at, event_id, name, payload, wallet, email, external_id, source, member_id in rows:
