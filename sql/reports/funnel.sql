@@ -1,15 +1,22 @@
 -- Of the contacts that took the first step in the period, how many took the other steps after it, in order, within a time limit.
 -- A contact counts at a step if any of its paths leads there. Of several first steps, the latest one before a step leaves the most time,
 -- so that one is carried along. Every step of a path occurs after the previous one.
+-- Events before a contact's earliest first step, or too long after its last one, are removed before anything is sorted.
 {% import "macros.sql" as macros %}
 WITH {% if counted %}
 counted AS (
     SELECT {{ "part, " if by }}step, event, contacts, seconds
     FROM {{ macros.records(counted, "steps", "part text, step integer, event text, contacts bigint, seconds float8") }}
 {% else %}
-steps_taken AS (
+candidates AS (
+    SELECT contact_id, min(occurred_at) AS first, max(occurred_at) + CAST(:within AS interval) AS last
+    FROM app_events
+    WHERE event = :step_1 AND {{ macros.during(period) }}
+    GROUP BY contact_id
+), steps_taken AS (
     SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ macros.property(by, dotted) ~ " AS part" if by }}
-    FROM app_events e
+    FROM candidates f
+    JOIN app_events e ON e.contact_id = f.contact_id AND e.occurred_at BETWEEN f.first AND f.last
     {{ macros.join_group(by) }}
     WHERE e.event IN ({% for step in steps %}:step_{{ step }}{{ ", " if not loop.last }}{% endfor %})
         AND {{ macros.during(period, "e.") }}
@@ -28,7 +35,6 @@ steps_taken AS (
         {{ ", (array_agg(part ORDER BY occurred_at, id) FILTER (WHERE event = :step_1))[1] AS part" if by and by != "segment" }}
     FROM reached_{{ steps[-1] }}
     GROUP BY contact_id{{ ", part" if by == "segment" }}
-    HAVING count(since_1) > 0
 ), counted AS (
     SELECT {{ "part, " if by }}s.*
     FROM (SELECT{{ " part," if by }}
