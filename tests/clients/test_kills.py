@@ -28,6 +28,8 @@ def track(process: "subprocess.Popen[str]", tracked: list[str]) -> threading.Thr
         # The last line may be cut off; its event may be stored or not.
         tracked.extend(line.strip() for line in process.stdout or () if line.endswith("\n"))
 
+    assert process.stderr is not None
+    threading.Thread(target=process.stderr.read).start()  # a full pipe would stop the producer at its next warning
     reader = threading.Thread(target=read)
     reader.start()
     return reader
