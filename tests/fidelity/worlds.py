@@ -347,10 +347,11 @@ def worlds(draw: st.DrawFn) -> World:
         drawn.append(draw(automations()))
     elif other:
         drawn.insert(0 if other == "older" else 1, Automation({"type": "app_event", "event": "deposit"}, HI))
-    # Only the first may start by a schedule: a trial names the kind of a start, not the schedule.
+    # Only the first may start by a schedule, and only one by a broadcast: a trial names the kind of a start only.
     drawn = [
         msgspec.structs.replace(item, trigger={"type": "app_event", "event": "deposit"})
-        if item.trigger["type"] == "schedule" and (plain or number)
+        if (item.trigger["type"] == "schedule" and (plain or number))
+        or (number and item.trigger["type"] == drawn[0].trigger["type"] == "broadcast")
         else item
         for number, item in enumerate(drawn)
     ]
