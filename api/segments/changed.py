@@ -9,7 +9,7 @@ the query compared with (`api.segments.increments`). The next refresh takes its 
 - the contacts with a change of a value or of a membership that it does not have, those that were created or erased
   since, and those whose rows a merge or its undo moved since, or was moving then;
 - the contacts with a time between the former cutoffs and the present ones;
-- all that are merged with any of these, as the query returns them for their survivor.
+- all that are merged with any of these, as the query returns them for the kept contact.
 
 These are found in the transaction that shares its snapshot with the query, so a contact that is not among them has the
 same rows in both snapshots.

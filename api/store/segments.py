@@ -272,7 +272,7 @@ async def copy_candidates(tx: Transaction, blocks: AsyncIterator[bytes]) -> None
 
 
 async def resolve_members(tx: Transaction, org_id: int) -> MatchedMembers:
-    """Resolve the copied ids to contacts of the organization; merged contacts count as their survivor."""
+    """Resolve the copied ids to contacts of the organization; merged contacts count as the kept one."""
     await _analyze_candidates(tx)
     await _open_wanted(tx)
     matched = await _resolve_members(tx, org_id)

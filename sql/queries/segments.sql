@@ -265,7 +265,7 @@ ANALYZE candidates;
 CREATE TEMPORARY TABLE IF NOT EXISTS wanted (contact_id uuid) ON COMMIT DELETE ROWS;
 
 -- resolve_members --
--- Resolve the candidates: merged contacts to their survivor. Returns how many candidates are unknown or erased, and
+-- Resolve the candidates: merged contacts to the kept one. Returns how many candidates are unknown or erased, and
 -- how many contacts are wanted.
 WITH distinct_candidates AS MATERIALIZED (
     SELECT DISTINCT contact_id FROM candidates
@@ -348,7 +348,7 @@ LIMIT :limit;
 SELECT count(*) FROM segment_members WHERE org_id = :org_id AND segment = :segment;
 
 -- repair_members --
--- Delete members that were erased or merged since the refresh began, and insert the survivors of merged ones.
+-- Delete members that were erased or merged since the refresh began, and insert the kept contacts of merged ones.
 -- Notes the changes, and returns the change of the size. The caller keeps other changes of members out.
 WITH deleted AS (
     DELETE FROM segment_members m
@@ -404,7 +404,7 @@ ON CONFLICT (org_id, segment_id, contact_id) DO NOTHING;
 DELETE FROM wanted;
 
 -- use_audience_parts --
--- Copy the contacts of all parts into `wanted`: their survivors, without contacts that were
+-- Copy the contacts of all parts into `wanted`: the kept ones of merged contacts, without contacts that were
 -- erased since.
 INSERT INTO wanted (contact_id)
 SELECT DISTINCT coalesce(c.merged_into, c.id)
