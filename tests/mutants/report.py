@@ -6,6 +6,7 @@ that was not are a fair sample of the module, and an interrupted run tells a sha
 
 import json
 import math
+import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,18 +28,20 @@ Result: TypeAlias = dict[str, Any]  # key, line, diff, verdict, and the test `by
 class Report(msgspec.Struct, frozen=True):
     """What is known of the mutants of a module.
 
-    `run`, `killed`: of the mutants before the first that was not run. `survivors`: of all.
+    `killed`, `survivors`: of all. `sampled`: the number of mutants before the first that is not decided,
+    in twenties; `killed_sampled`: of these.
     """
 
     module: str
     mutants: int
-    run: int
     killed: int
+    sampled: int
+    killed_sampled: int
     survivors: list[Result]
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why mutants survive: those of functions like `code` with `change` in a changed line."""
+    """Why mutants survive: those of functions like `code` with the pattern `change` in a changed line."""
 
     code: str
     reason: str
@@ -62,10 +65,13 @@ def read_reports(modules: Iterable[str]) -> list[Report]:
     reports = []
     for module in modules:
         if of_module := keys.get(module):
-            known = list(takewhile(bool, map(results.get, of_module)))
-            killed = sum(result["verdict"] == "killed" for result in known if result)
-            survivors = [results[key] for key in of_module if key in results and results[key]["verdict"] != "killed"]
-            reports.append(Report(module, len(of_module), len(known), killed, survivors))
+            known = [result["verdict"] for result in takewhile(bool, map(results.get, of_module)) if result]
+            if len(known) < len(of_module):
+                known = known[: len(known) // 20 * 20]  # to end at the first that is not decided would not be fair
+            decided = [results[key] for key in of_module if key in results]
+            survivors = [result for result in decided if result["verdict"] != "killed"]
+            killed = len(decided) - len(survivors)
+            reports.append(Report(module, len(of_module), killed, len(known), known.count("killed"), survivors))
     return reports
 
 
@@ -75,8 +81,9 @@ def read_reasons() -> list[Reason]:
 
 def reason_for(result: Result, reasons: Sequence[Reason]) -> Reason | None:
     code = code_of(result)
-    changed = "\n".join(line[1:] for line in result["diff"].splitlines() if line.startswith("+"))
-    matching = (reason for reason in reasons if fnmatchcase(code, reason.code) and reason.change in changed)
+    lines = result["diff"].splitlines()
+    changed = "\n".join(line[1:] for line in [line for line in lines if line.startswith("+")] or lines)
+    matching = (item for item in reasons if fnmatchcase(code, item.code) and re.search(item.change, changed))
     return next(matching, None)
 
 
@@ -92,25 +99,29 @@ def describe(result: Result) -> str:
 
 def table(reports: Sequence[Report], reasons: Sequence[Reason]) -> Iterator[str]:
     """Yield the lines of the table of modules, in Markdown."""
-    yield "| code | mutants | run | killed | share | of all, with 95 % confidence | survivors with a reason |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| code | mutants | killed | survived | with a reason | not decided | killed of the sample | of all, 95 % |"
+    yield "|---|---|---|---|---|---|---|---|"
     for report in reports:
-        share, interval = "", ""
-        if report.run:
-            share = f"{report.killed / report.run:.1%}"
-            interval = "" if report.run == report.mutants else "{:.0%} to {:.0%}".format(*_interval(report))
+        survived = len(report.survivors)
         explained = sum(reason_for(result, reasons) is not None for result in report.survivors)
+        rest = report.mutants - report.killed - survived
+        share, interval = "", ""
+        if report.sampled:
+            share = f"{report.killed_sampled / report.sampled:.0%} of {report.sampled:,}"
+            low, high = _interval(report)
+            interval = f"{share.partition(' ')[0]}" if not rest else f"{low:.0%} to {high:.0%}"
         yield (
-            f"| `{report.module}` | {report.mutants:,} | {report.run:,} | {report.killed:,} | {share} | {interval} "
-            f"| {explained} of {len(report.survivors)} |"
+            f"| `{report.module}` | {report.mutants:,} | {report.killed:,} | {survived} | {explained} | {rest:,} "
+            f"| {share} | {interval} |"
         )
-    mutants, run, killed = (sum(getattr(report, name) for report in reports) for name in ("mutants", "run", "killed"))
-    yield f"| all | {mutants:,} | {run:,} | {killed:,} | {killed / max(run, 1):.1%} | | |"
+    mutants, killed = sum(report.mutants for report in reports), sum(report.killed for report in reports)
+    survived = sum(len(report.survivors) for report in reports)
+    yield f"| all | {mutants:,} | {killed:,} | {survived} | | {mutants - killed - survived:,} | | |"
 
 
 def _interval(report: Report) -> tuple[float, float]:
     """Wilson's interval."""
-    z, n, share = 1.96, report.run, report.killed / report.run
+    z, n, share = 1.96, report.sampled, report.killed_sampled / report.sampled
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
@@ -128,7 +139,8 @@ def write_page(reports: Sequence[Report], reasons: Sequence[Reason]) -> None:
         "# Results of mutants",
         "",
         f"Written by `make mutants MUTANTS=--write` on {datetime.now(UTC):%Y-%m-%d}. [README.md](README.md) says what",
-        "is changed. `run`: the mutants before the first that was not run, in their random order; `share`: of these.",
+        "is changed. The sample: the mutants before the first that is not decided, in their random order, in twenties.",
+        "A mutant is not decided if it was not run, or only with the tests of its own subject, none of which kills it.",
         "",
         *table(reports, reasons),
         "",
@@ -137,7 +149,7 @@ def write_page(reports: Sequence[Report], reasons: Sequence[Reason]) -> None:
         "| code | change | mutants | reason |",
         "|---|---|---|---|",
         *(
-            f"| `{reason.code}` | {f'`{reason.change}`' if reason.change else 'any'} | {number} | {reason.reason} |"
+            f"| `{reason.code}` | {_cell(reason.change)} | {number} | {reason.reason} |"
             for reason, number in sorted(explained.items(), key=lambda item: item[0].code)
         ),
         "",
@@ -151,3 +163,7 @@ def write_page(reports: Sequence[Report], reasons: Sequence[Reason]) -> None:
         ),
     ]
     PAGE.write_text("\n".join(lines) + "\n")
+
+
+def _cell(pattern: str) -> str:
+    return "`{}`".format(pattern.replace("|", "\\|")) if pattern else "any"
