@@ -23,7 +23,7 @@ EVENT = {"event": "deposit", "contact": {"externalId": "u1"}, "idempotencyKey": 
 
 @pytest.fixture
 async def service(database_url: str) -> AsyncIterator[Service]:
-    async with serving(database_url, Settings(ingest_rate=1, ingest_burst=8)) as started:
+    async with serving(database_url, Settings(ingest_rate=0.001, ingest_burst=8)) as started:
         yield started
 
 
