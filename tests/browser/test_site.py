@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.running import Running
 
@@ -22,23 +22,44 @@ def test_a_word_of_an_error_leads_to_its_row(page: Page, running: Running, pictu
     assert "/help/reference/errors.html" in page.url
 
 
-def test_a_request_is_sent_from_the_page(page: Page, running: Running, pictures: Path) -> None:
+def authorize(page: Page, key: str) -> None:
+    """Type a key into the dialog of the reference."""
+    page.locator("#swagger-ui .authorize").first.click()
+    scheme = page.locator(".modal-ux .auth-container", has_text="secretKey")
+    if (change := scheme.get_by_role("button", name="Remove authorization")).is_visible():
+        change.click()
+    scheme.locator("input").press_sequentially(key)
+    scheme.get_by_role("button", name="Apply credentials").click()
+    page.locator(".modal-ux").get_by_role("button", name="Close").last.click()
+
+
+def try_out(page: Page, tag: str, path: str, body: str | None = None) -> Locator:
+    """Send a request of the reference, and return the answer that it shows."""
+    page.locator(f"[id='operations-tag-{tag}']").click()
+    operation = page.locator(f"[id^='operations-{tag}-'].opblock", has=page.locator(f"[data-path='{path}']")).first
+    operation.locator(".opblock-summary-control").click()
+    operation.get_by_role("button", name="Try it out").click()
+    if body is not None:
+        operation.locator("textarea").fill(body)
+    operation.get_by_role("button", name="Execute").click()
+    return operation.locator(".live-responses-table")
+
+
+def test_requests_are_sent_from_the_page_with_the_key_that_was_typed(
+    page: Page, running: Running, pictures: Path
+) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto(f"{running.url}/help/reference/http.html")
     expect(page.locator("#swagger-ui .opblock-tag").first).to_be_visible()
-    page.locator("#swagger-ui .authorize").first.click()
-    dialog = page.locator(".modal-ux")
-    dialog.locator(".auth-container", has_text="secretKey").locator("input").fill(running.keys["workbench"])
-    dialog.locator(".auth-container", has_text="secretKey").get_by_role("button", name="Apply credentials").click()
-    dialog.get_by_role("button", name="Close").last.click()
-    page.locator("[id='operations-tag-account']").click()
-    operation = page.locator(".opblock", has_text="/api/v1/me").first
-    operation.locator(".opblock-summary-control").click()
-    operation.get_by_role("button", name="Try it out").click()
-    operation.get_by_role("button", name="Execute").click()
-    expect(operation.locator(".live-responses-table")).to_contain_text('"organization": "demo"')
+    authorize(page, running.keys["workbench"])
+    expect(try_out(page, "account", "/api/v1/me")).to_contain_text('"organization": "demo"')
     assert page.evaluate(SCHEME) == "slate"
     page.screenshot(path=pictures / "site-http.png")
+    authorize(page, running.keys["live"])
+    body = '{"event": "site:tried", "contact": {"externalId": "site-1"}}'
+    expect(try_out(page, "events", "/api/v1/events", body)).to_contain_text('"accepted": true')
+    sent = running.workbench().sql("SELECT count(*) AS n FROM app_events WHERE event = 'site:tried'")
+    assert sent["n"].to_list() == [1]
 
 
 def test_a_notebook_is_shown_in_light_and_dark(page: Page, running: Running, pictures: Path) -> None:
