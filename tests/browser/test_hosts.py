@@ -10,6 +10,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from nbconvert.utils.base import NbConvertBase
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Lab, jupyter, wait_for, write_notebook
@@ -29,6 +30,13 @@ CELLS = (
     "wb.catalog",
     "wb",
 )
+WIDGET = "application/vnd.jupyter.widget-view+json"
+# What a host shows of an output: the first of these media types that the output has.
+ORDERS = {
+    # https://github.com/microsoft/vscode: extensions/ipynb/src/deserializers.ts
+    "VS Code": (WIDGET, "text/html", "text/latex", "text/markdown", "image/png", "image/svg+xml", "text/plain"),
+    "without widgets": NbConvertBase.display_data_priority.default(),
+}
 _MARIMO_CELL = """
 @app.cell
 def _({takes}):
@@ -148,9 +156,11 @@ def test_a_host_without_widgets_shows_pictures_and_tables(page: Page, running: R
     client.execute(env=running.environment())
     bundles = [output["data"] for cell in notebook.cells for output in cell.outputs]
     assert all("text/plain" in bundle for bundle in bundles)
-    widgets = [bundle for bundle in bundles if "application/vnd.jupyter.widget-view+json" in bundle]
+    shown = {host: [next(kind for kind in order if kind in data) for data in bundles] for host, order in ORDERS.items()}
+    assert shown["VS Code"] == ["text/html"] * 4 + [WIDGET, "text/html"] * 3
+    assert shown["without widgets"] == ["text/html"] * 4 + ["text/plain", "text/html"] * 3
+    assert all(re.search("(?i)run (this|the) cell", data["text/plain"]) for data in bundles if WIDGET in data)
     pages = [bundle["text/html"] for bundle in bundles if "text/html" in bundle]
-    assert (len(widgets), len(pages)) == (3, 7)
     assert not re.search(r"<script|<link|\bon\w+=|javascript:", "".join(pages))
     assert set(re.findall(r"\bsrc=\"(.{10})", "".join(pages))) == {"data:image"}
     page.set_content("<body>" + "<hr>".join(pages))
