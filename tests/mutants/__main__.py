@@ -63,7 +63,6 @@ TESTS = (
     "tests/ingest/test_identity_resolution.py",
     "tests/ingest/test_rejected_redaction.py",
     "tests/query/test_parameters.py",
-    "tests/segments/test_forms.py",
     "tests/workbench/test_event_json.py",
     "tests/workbench/test_simulate.py",
     "tests/workbench/test_simulate_steps.py",
