@@ -31,6 +31,8 @@ from api.clock import to_us, uuid7
 from api.crypto import Keyring
 from api.parts import files
 from api.parts.count import CountRequest, ReportCounts
+from api.parts.turns import progress_file
+from api.private_files import make_folder
 from api.query.formats import JsonText, stream
 from api.query.gateway import AnalystQuery, Gateway
 from api.query.reports import statement
@@ -175,6 +177,9 @@ def _ask_with_new_events(dsn: str, folder: Path, events: int) -> Row:
 
 
 def _request(dsn: str, folder: Path, report: ReportBody) -> bytes:
+    progress = progress_file(folder, _ORG)
+    make_folder(progress.parent)
+    progress.touch()
     return msgspec.json.encode(CountRequest(dsn, str(folder), _ORG, report.name, msgspec.to_builtins(report), None))
 
 
