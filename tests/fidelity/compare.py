@@ -117,8 +117,10 @@ class Comparison:
         for event in self._played.events:
             for number, prepared in event.trials.items():
                 automation_id = self._played.automation_ids[number]
-                if not limits.engine_was_behind(self._played, event) and not limits.is_paused(
-                    self._played, automation_id, event
+                if (
+                    not limits.engine_was_behind(self._played, event)
+                    and not limits.follows_changes(self._played, event)
+                    and not limits.is_paused(self._played, automation_id, event)
                 ):
                     self._compare_trial(event, number, prepared)
 
@@ -168,7 +170,7 @@ class Comparison:
             reason = REASONS.get(entry.outcome or "")
             self.expect("explanation: reasons", explanation.reasons, () if reason is None else (reason,), where)
         before = event.explanations.get(number)
-        if before is None or limits.engine_was_behind(played, event):
+        if before is None or limits.engine_was_behind(played, event) or limits.follows_changes(played, event):
             return
         self.expect("explanation before: matched", before.matched, entry is not None, where)
         if entry is not None and not limits.others_come_first(played, entry) and not limits.joins_later(entry):

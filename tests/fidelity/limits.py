@@ -17,6 +17,16 @@ def engine_was_behind(played: PlayedWorld, event: PlayedEvent) -> bool:
     )
 
 
+def follows_changes(played: PlayedWorld, event: PlayedEvent) -> bool:
+    """A trial and an explanation do not know the events of the batch before theirs, which changed the contact."""
+    return any(
+        (other.contact_id, other.at) == (event.contact_id, event.at)
+        and other.position < event.position
+        and other.described.get("attributes")
+        for other in played.events
+    )
+
+
 def others_come_first(played: PlayedWorld, entry: StartedEntry) -> bool:
     """A trial and an explanation do not know what other entries of the contact do at the moment of the event, before.
 

@@ -39,8 +39,10 @@ from tests.fidelity.worlds import (
     World,
 )
 from workbench.backtest import run as notebook
+from workbench.backtest import simulate_bucket
 from workbench.language.channel import DEFAULT_POLICY
 from workbench.language.facts import ContactHistory
+from workbench.language.live import LiveChange, live_changes
 from workbench.language.timeline import Timeline
 
 ANN, BOB = IDENTIFIERS
@@ -56,6 +58,9 @@ NOT_WHILE_RUNNING = {"policy": "not_while_running"}
 DAY = {"type": "delay", "data": {"seconds": 86_400}}
 
 
+HANDLES = {"wait_for_event": ("matched", "timeout"), "condition": ("true", "false")}
+
+
 @pytest.fixture(scope="module")
 async def stage(postgres: Any, template: str) -> AsyncIterator[Stage]:
     with clone(postgres, template) as dsn:
@@ -64,11 +69,11 @@ async def stage(postgres: Any, template: str) -> AsyncIterator[Stage]:
 
 
 def path(*steps: dict[str, Any], trigger: dict[str, Any] | None = None, **settings: Any) -> Automation:
-    """Return an automation with these steps one after the other; `timeout` and `matched` lead to the same one."""
+    """Return an automation with these steps one after the other; all handles of a step lead to the same one."""
     nodes = [{"id": "t", "type": "app_event"}, *(step | {"id": f"n{number}"} for number, step in enumerate(steps))]
     edges = []
     for source, target in pairwise(nodes):
-        handles = ("matched", "timeout") if source["type"] == "wait_for_event" else (None,)
+        handles = HANDLES.get(source["type"], (None,))
         edges += [{"source": source["id"], "sourceHandle": handle, "target": target["id"]} for handle in handles]
     return Automation(
         trigger or {"type": "app_event", "event": "deposit"}, {"nodes": nodes, "edges": edges, "settings": settings}
@@ -91,6 +96,7 @@ ODD_ATTRIBUTES = {"level": Decimal("1E+1"), "tier": Decimal("-0.00"), "é": True
 ALL_VALUES = "{{ payload }} {% for name in payload %}{{ name }} {% endfor %}{{ usd }} {{ contact }} {{ nested }}"
 PRINT = {"type": "send_inapp", "data": {"title": "x", "body": ALL_VALUES}}
 UPDATE = {"type": "update_contact", "data": {"attributes": {"zz": "{{ amount }}", "b": 1}}}
+CONDITION = {"type": "condition", "data": {"filters": [{"path": "contact.plan", "operator": "eq", "value": "pro"}]}}
 PRINTING = path(PRINT, HOOK, UPDATE, PRINT, WAIT, PRINT)
 KEYS = {"url": "https://a.co", "body": {"zz": "{{ size }}", "a": "x", "n": 1}}
 MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
@@ -126,6 +132,11 @@ DAY_OR_WAIT = Automation(
         ),
         world(path(HOOK), deposit(0), deposit(20), deposit(90_045)),  # the loop guard
         world(path(WAIT, HI), deposit(0), deposit(0, event="paid"), deposit(0)),  # a batch
+        world(  # the steps of an event see what the other events of its batch changed
+            path(CONDITION, HI),
+            SentEvent(0, "deposit", ANN, {}, {"plan": "free"}),
+            SentEvent(0, "paid", ANN, {}, {"plan": "pro"}),
+        ),
         world(path(WAIT, HI), deposit(0), deposit(86_400, event="paid")),  # at the end of the wait
         world(
             path(WAIT, HI),
@@ -228,8 +239,13 @@ async def one_more(*arguments: Any) -> Any:
     return msgspec.structs.replace(counted, contacts=counted.contacts + 1)
 
 
+def never_paused(versions: Any, _: Any, state: Any) -> tuple[LiveChange, ...]:
+    return live_changes(versions, (), state)
+
+
 BROADCAST = world(path(HI, trigger={"type": "broadcast"}), SentBroadcast(0, to_segment=True), contacts=MEMBERS)
 REENTRY = world(path(HI, reentry={"policy": "once"}), deposit(0), deposit(20))
+PAUSED = world(path(HI), deposit(0), Pause(47, 0), deposit(75), Resume(4_999, 0, cancel_overdue=False))
 CAPPED = world(path(HI), path(HI, frequencyCap={"messages": 1, "seconds": 60}), deposit(0))
 NO_EMAIL = world(path(MAIL), deposit(0, WALLET), contacts=(Contact(WALLET),))
 WITH_EMAIL = {"type": "app_event", "event": "deposit", "where": "email is defined"}
@@ -253,6 +269,7 @@ DEFECTS = [
     ("backtest", Timeline, "_other_messages_at", lambda *_: (), CAPPED),
     ("backtest", notebook, "RetryPolicy", lambda _: DEFAULT_POLICY, NO_EMAIL),
     ("preview", broadcasts, "preview", one_more, BROADCAST),
+    ("backtest", simulate_bucket, "live_changes", never_paused, PAUSED),
 ]
 
 

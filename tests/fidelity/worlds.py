@@ -363,11 +363,13 @@ def worlds(draw: st.DrawFn) -> World:
     played = [draw(actions(own, at, number, plain)) for number, at in enumerate(times)]
     batched = draw(st.sampled_from([0, 0, 0, *times]))
     if batched:
-        # They change nothing: the engine finds in the contact what all events of a moment changed.
-        last = SentEvent(batched, draw(st.sampled_from(NAMES)), own[0].identifiers, draw(PAYLOADS))
+        changes = st.just({}) if plain else st.just({}) | ATTRIBUTES
+        batch = [
+            SentEvent(batched, draw(st.sampled_from(NAMES)), own[0].identifiers, draw(PAYLOADS), draw(changes))
+            for _ in range(2)
+        ]
         others = [action for action in played if action.at != batched]
-        first = SentEvent(batched, draw(st.sampled_from(NAMES)), own[0].identifiers, draw(PAYLOADS))
-        played = sorted([*others, first, last], key=lambda action: action.at)
+        played = sorted([*others, *batch], key=lambda action: action.at)
     if any(item.trigger.get("eventNames") == [] for item in drawn):  # in a backtest imported events start entries, too
         played = [action for action in played if not isinstance(action, Import)]
     if not plain:

@@ -1,5 +1,6 @@
 """Simulate one bucket: read the events of some contacts, write what the automations would have done. No network."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -51,6 +52,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 TURNED_AWAY = frozenset({"reentry", "loop_guard", JOINED})  # outcomes of entries that were not admitted
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_BATCH = timedelta(milliseconds=1)  # changes of one batch are dated microseconds apart
 
 
 class AutomationPayload(msgspec.Struct, frozen=True):
@@ -417,14 +419,27 @@ def contact_since(
     """
     if not changes and not topics:
         return contact, []
-    event_at = {event.id: event.at for event in events}
+    at_of, first_at = {event.id: event.at for event in events}, dict[datetime, str]()
+    for event in events:
+        first_at.setdefault(event.at, event.id)
+    moments = [*first_at]
     others = [*topics]
     for change in changes:
-        if not change.is_own:
-            at = event_at.get(change.event_id)
-            # A change of an event that was not read takes effect by its own time.
-            moved = {"event_id": ""} if at is None else {"at": at}
-            others.append(msgspec.structs.replace(change, **moved) if change.event_id else change)
+        if change.is_own:
+            continue
+        if not change.event_id:
+            others.append(change)
+            continue
+        by_event = change.order is ChangeOrder.BEFORE_WAKING
+        at, event_id = at_of.get(change.event_id), change.event_id
+        if at is None:  # of an event that was not read
+            at, event_id = change.at, ""
+            last = bisect_right(moments, at) - 1
+            if by_event and last >= 0 and at - moments[last] < _BATCH:
+                at = moments[last]
+        if by_event and at in first_at:
+            event_id = first_at[at]  # what events of one moment changed takes effect with the first of them
+        others.append(msgspec.structs.replace(change, at=at, event_id=event_id))
     others.sort(key=attrgetter("at", "event_id", "order"))
     return contact_before(contact, changes), others
 

@@ -452,8 +452,7 @@ def _redact(
     """Return the walks as a reader may see them; `visible`: the visible part of the contact before the first event."""
     redacted, upcoming = [], deque(events)
     for walk in walks:
-        last_id = "~" if walk.arrival is None else walk.arrival.id or ""  # "~": after every id
-        while upcoming and (upcoming[0].at, upcoming[0].id) <= (walk.now, last_id):
+        while upcoming and upcoming[0].at <= walk.now:
             event = upcoming.popleft()
             visible = apply_event(visible, event.sent, event.attributes or {}, owners)
         run, decisions = walk.run, []

@@ -177,13 +177,12 @@ class PastEntries(msgspec.Struct, frozen=True):
     ended_at: datetime | None
 
 
-def _names_at(at: datetime, events: Sequence[EventRecord], number: int) -> set[str]:
-    """Return the names of the events from `number` on that come at a moment."""
-    names = set()
-    while number < len(events) and events[number].at == at:
-        names.add(events[number].name)
-        number += 1
-    return names
+def _of_one_moment(events: Sequence[EventRecord], number: int) -> Sequence[EventRecord]:
+    """Return the event of this number and those after it that come at the same moment."""
+    end = number + 1
+    while end < len(events) and events[end].at == events[number].at:
+        end += 1
+    return events[number:end]
 
 
 def latest_entries(entries: Iterable[PastEntries | None]) -> PastEntries | None:
@@ -234,17 +233,29 @@ class Timeline(msgspec.Struct):
     def play(self, events: Sequence[EventRecord], start: StartEntry, until: datetime) -> Iterator[Walk]:
         """Yield every walk of every entry, until all have ended or the next one is due at `until` or later.
 
-        `events` are the contact's, ordered by (at, id), all before `until`.
+        `events` are the contact's, ordered by (at, id), all before `until`. In `changes`, those of the events of one
+        moment have the id of its first event.
         """
-        for number, event in enumerate(events, 1):
-            awaited = _names_at(event.at, events, number) if self._due else frozenset[str]()
+        together: Sequence[EventRecord] = ()
+        to_come = Counter[str]()  # names of the events of this moment after this one
+        for number, event in enumerate(events):
+            begins = not together or together[0].at != event.at
+            if begins:
+                together = _of_one_moment(events, number)
+                if len(together) > 1:
+                    to_come = Counter(other.name for other in together)
+            if to_come:
+                to_come -= Counter((event.name,))
+            awaited = to_come.keys()
             if self._applied_changes < len(self.changes):
                 yield from self._apply_changes(event.at, event.id)
             if self._due:
                 yield from self._process_due(event.at)
             before = self.contact
-            if event.attributes is not None:
-                self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
+            if begins:  # the engine finds in the contact what all events of the moment changed
+                for other in together:
+                    if other.attributes is not None:
+                        self.contact = apply_event(self.contact, other.sent, other.attributes, self.owners)
             if self._applied_changes < len(self.changes):
                 self._apply_with(event, ChangeOrder.BEFORE_WAKING)
             if (self._open or self.members) and event.source is None:
@@ -487,7 +498,12 @@ class Timeline(msgspec.Struct):
             self._arrivals.append(arrival)
         for number, entry in list(self._open.items()):
             required, is_waiting = entry.required, entry.run.state is State.WAITING
-            if is_waiting and (event.name in required.later_events or not changed.isdisjoint(required.attributes)):
+            is_awaited = event.name in required.later_events
+            if is_waiting and (is_awaited or not changed.isdisjoint(required.attributes)):
+                if not is_awaited and not awaited.isdisjoint(required.later_events):
+                    entry.run = msgspec.structs.replace(entry.run, due_at=event.at)
+                    heapq.heappush(self._due, (event.at, number))
+                    continue
                 if self._due:
                     yield from self._process_due(event.at, number, awaited)
                 yield self._process(number, entry, event.at, arrival)
