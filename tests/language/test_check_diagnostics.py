@@ -225,7 +225,7 @@ PAID = started(event="paid")
         ),
     ],
 )
-def test_the_whole_diagnostics(trigger: Trigger, graph: Graph, expected: list[Diagnostic]) -> None:
+def test_each_fault_has_its_diagnostic(trigger: Trigger, graph: Graph, expected: list[Diagnostic]) -> None:
     assert list(check(trigger, graph)) == expected
 
 
@@ -361,7 +361,7 @@ INAPP = [T, message("m"), EXIT]
         ),
     ],
 )
-def test_the_whole_diagnostics_against_the_catalog(
+def test_each_contradiction_with_the_catalog_has_its_diagnostic(
     catalog: CatalogFacts, trigger: Trigger, nodes: list[dict[str, Any]], expected: list[Diagnostic]
 ) -> None:
     assert [*check_against(catalog, trigger, shape(nodes))] == expected

@@ -108,12 +108,7 @@ def test_the_reasons_of_malformed_json() -> None:
     assert malformed_json(error.value) == "malformed JSON: not UTF-8 at byte 3"
 
 
-def test_what_is_nested_too_deeply_is_null() -> None:
-    for depth in (33, 34, 35, 60):
-        cut = truncate_depth(b'{"a":' + b"[" * depth + b"1" + b"]" * depth + b',"b":[2]}')
-        assert cut.endswith(b',"b":[2]}')
-        assert cut.count(b"[") == cut.count(b"]")
-        assert cut.count(b"[") <= depth + 1
+def test_brackets_in_a_text_have_no_depth() -> None:
     text = b'{"a":"[[[' + b"[" * 100 + b'","b":{"c":[1]}}'
     assert truncate_depth(text) == text
 

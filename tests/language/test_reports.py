@@ -169,7 +169,7 @@ def structure(name: str, **more: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_structure_and_the_values_of_a_report(
+def test_each_report_renders_its_structure_and_binds_its_values(
     kind: type[ReportBody], fields: dict[str, Any], rendered: dict[str, Any], values: dict[str, Any]
 ) -> None:
     assert queried(read(kind, **fields)) == ([rendered], PERIOD_VALUES | values)
