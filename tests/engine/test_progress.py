@@ -160,9 +160,9 @@ def test_a_message_that_is_not_sent_is_stored_with_its_cause(
 ) -> None:
     (progress,) = advanced(line(node), contact=msgspec.structs.replace(CONTACT, **contact))
     assert [step.outcome for step in progress.steps] == ["entered", outcome]
-    skipped = NewMessage(message_id("e1", "1"), "c1", "a1", "e1", "1", channel, cause=progress.skipped[0].cause)
+    skipped = NewMessage(message_id("e1", "1"), "c1", "a1", "e1", "1", channel, cause=cause)
     assert progress.skipped == (skipped,)
-    assert progress.skipped[0].cause == msgspec.json.decode(progress.steps[1].detail)["cause"]
+    assert msgspec.json.decode(progress.steps[1].detail)["cause"] == cause
 
 
 def test_a_waiting_entry_awaits_what_wakes_it() -> None:
@@ -344,7 +344,7 @@ def failed_step(reason: str, error: str, attempt: int = 1) -> Step:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "reason", "error", "status", "told"),
+    ("outcome", "reason", "error", "status", "log_outcome"),
     [
         (Retry("refused", 90.0, "HTTP 500"), "refused", "rejected by the receiver (HTTP 500)", "queued", "retrying"),
         (Retry("unreachable", 90.0), "unreachable", "could not connect", "queued", "retrying"),
@@ -353,7 +353,7 @@ def failed_step(reason: str, error: str, attempt: int = 1) -> Step:
     ],
 )
 def test_a_failed_attempt_is_repeated_and_not_before_the_receiver_asked_for(
-    outcome: DeliveryOutcome, reason: str, error: str, status: Any, told: Any
+    outcome: DeliveryOutcome, reason: str, error: str, status: Any, log_outcome: Any
 ) -> None:
     decision, result = judged(outcome)
     retrying = Run("e1", "a1", State.RETRYING, "1", 1, 1, error=f"{reason}: {error}", event_id="v1")
@@ -362,7 +362,7 @@ def test_a_failed_attempt_is_repeated_and_not_before_the_receiver_asked_for(
     asked = isinstance(outcome, Retry) and outcome.after_seconds is not None
     assert after == 90 * SECOND if asked else 0.4 * SECOND <= after <= 0.6 * SECOND
     assert decision == Decision(msgspec.structs.replace(retrying, due_at=NOW + after), failed_step(reason, error))
-    assert result == AttemptResult(status, told, reason)
+    assert result == AttemptResult(status, log_outcome, reason)
 
 
 @pytest.mark.parametrize(
