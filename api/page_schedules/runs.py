@@ -305,7 +305,7 @@ def _after_attempt(email: PageEmail, outcome: Outcome, max_retries: int) -> tupl
     """Return the email after an attempt, and the error. `in_doubt` stays set: an earlier attempt may have arrived."""
     if isinstance(outcome, Sent):
         return PageEmail(email.number, "sent", email.attempts + 1, in_doubt=False), None
-    error = DELIVERY_ERRORS.get(outcome.reason, outcome.reason) + (f" ({outcome.detail})" if outcome.detail else "")
+    error = DELIVERY_ERRORS[outcome.reason] + (f" ({outcome.detail})" if outcome.detail else "")
     attempts = email.attempts + (0 if outcome == Retry("busy") else 1)
     ends = isinstance(outcome, Failed) or attempts > max_retries
     in_doubt = email.in_doubt or isinstance(outcome, Unknown)
