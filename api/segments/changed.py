@@ -81,7 +81,7 @@ async def choose_contacts(
     try:
         incremental = read_incremental_query(query)
     except UnsupportedSqlError as error:
-        await share_snapshot()
+        await share_snapshot()  # the query still has to see one snapshot with its watermark
         return ContactChoice(None, None, str(error))
     unsettled = tuple(await store.find_unsettled(tx, org_id))
     open_since = await store.find_oldest_transaction(tx)
@@ -97,11 +97,8 @@ async def choose_contacts(
         open_since=min(open_since or snapshot.at, snapshot.at),
         partitions=frozenset(await store.list_partitions(tx)),
     )
-    changed = await _find_changed(tx, org_id, incremental, _read_watermark(former), present)
-    watermark = msgspec.json.encode(present)
-    return (
-        ContactChoice(None, watermark, changed) if isinstance(changed, str) else ContactChoice(changed, watermark, None)
-    )
+    contact_ids, reason = await _find_changed(tx, org_id, incremental, _read_watermark(former), present)
+    return ContactChoice(contact_ids, msgspec.json.encode(present), reason)
 
 
 async def _evaluate_cutoffs(
@@ -122,18 +119,18 @@ async def _evaluate_cutoffs(
 
 async def _find_changed(
     tx: Transaction, org_id: int, query: IncrementalQuery, former: Watermark | None, present: Watermark
-) -> frozenset[str] | str:
-    """Return the contacts that changed since a watermark, or the reason why all have to be read."""
+) -> tuple[frozenset[str] | None, str | None]:
+    """Return the contacts that changed since a watermark; or None, and the reason why all have to be read."""
     if former is None or former.query != present.query:
-        return "there is no earlier refresh of this query to start from"
+        return None, "there is no earlier refresh of this query to start from"
     seen = await resolve_snapshot(tx, former.snapshot)
     if seen is None:
-        return "the database is not the one of the last refresh"
+        return None, "the database is not the one of the last refresh"
     if not former.partitions <= present.partitions:
-        return "a month of events was dropped"
+        return None, "a month of events was dropped"
     oldest = min((seen.end, *seen.open))
     if await store.has_many_new_events(tx, org_id, oldest, MAX_NEW_EVENTS):
-        return f"more than {MAX_NEW_EVENTS:,} events are new"
+        return None, f"more than {MAX_NEW_EVENTS:,} events are new"
     limit, since = MAX_CHANGED + 1, former.open_since - _OVERLAP
     first_id, last_id = (uuid7_from(max(to_us(at), 0), bytes(8)) for at in (since, present.snapshot.at + _DAY))
     changed_since = ChangedSince(
@@ -153,7 +150,7 @@ async def _find_changed(
         if before == after:
             continue
         if before is None or after is None:
-            return "a time that the query compares with is null"
+            return None, "a time that the query compares with is null"
         low, high = min(before, after), max(before, after)
         if cutoff.by_day:
             high = min(high, _LAST - _DAY) + _DAY
@@ -168,8 +165,8 @@ async def _find_changed(
     if len(changed) <= MAX_CHANGED:
         related = frozenset(await store.find_related(tx, org_id, list(changed)))
         if len(related) <= 2 * MAX_CHANGED:
-            return related
-    return f"more than {MAX_CHANGED:,} contacts changed"
+            return related, None
+    return None, f"more than {MAX_CHANGED:,} contacts changed"
 
 
 def _read_watermark(text: bytes | None) -> Watermark | None:
