@@ -56,7 +56,7 @@ class Cutoff(msgspec.Struct, frozen=True):
 
 
 class IncrementalQuery(msgspec.Struct, frozen=True):
-    """What the result of a query depends on that decides each contact's membership from that contact's own rows.
+    """The inputs of a query that decides membership contact by contact.
 
     `events`: only events of these names, None: of all. `reads_contacts`: also the values of the contact.
     `reads_members`: also its segments.
@@ -431,7 +431,9 @@ class _Proof:
                     _refuse(call, f"{call.function}()")
                 arguments = [self._check_value(argument, scope, named) for argument in call.arguments]
                 value = _ValueFacts(is_inexact=any(argument.is_inexact for argument in arguments))
-                names = [*_FUNCTION_COLUMNS.get(call.function, (source.name,)), *["ordinality"] * source.has_ordinality]
+                names = [*_FUNCTION_COLUMNS.get(call.function, (source.name,))]
+                if source.has_ordinality:
+                    names.append("ordinality")
                 result = _Result([(name, value) for name in names], False, False)
             case _:
                 assert_never(source.value)

@@ -493,7 +493,7 @@ async def test_a_merge_during_the_query_makes_it_read_all_contacts(acme: Team, m
 
 
 @pytest.mark.parametrize("name", ["a", "day", "MI", "time", "timestamptz"])
-async def test_borders_take_the_parameters_that_they_name(acme: Team, name: str) -> None:
+async def test_cutoffs_take_the_parameters_that_they_name(acme: Team, name: str) -> None:
     sql = f"SELECT contact_id FROM app_events WHERE event = :{name} AND occurred_at > now() - :days * interval '1 day'"
     await acme.expect_success("POST", "", {"name": "new", "sql": sql, "params": {name: "deposit", "days": 3}})
     ann = await acme.contact("ann")
@@ -511,7 +511,7 @@ async def test_borders_take_the_parameters_that_they_name(acme: Team, name: str)
         ("nullif(least(now(), '2020-01-01'), '2020-01-01')", None, "a time that the query compares with is null"),
     ],
 )
-async def test_borders_beyond_the_calendar(acme: Team, cutoff: str, at: datetime | None, reason: str | None) -> None:
+async def test_cutoffs_beyond_the_calendar(acme: Team, cutoff: str, at: datetime | None, reason: str | None) -> None:
     sql = f"SELECT contact_id FROM app_events WHERE occurred_at > {cutoff}"
     await acme.expect_success("POST", "", {"name": "new", "sql": sql})
     row = await row_of(acme, "new")
