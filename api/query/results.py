@@ -66,8 +66,8 @@ class EmailReplacer:
 class QueryResult:
     """The columns, and all rows in batches; the first batch has been read already.
 
-    `watermark` identifies the snapshot that the query read; None where the database cannot tell. `choice`: which
-    contacts it read, if that was to be chosen.
+    `watermark` identifies the snapshot that the query read; None where the database cannot tell. `choice`: the
+    contacts that it read; None if the caller gave no `choose`.
     """
 
     def __init__(
