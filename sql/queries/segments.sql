@@ -223,15 +223,15 @@ WITH involved AS MATERIALIZED (
     SELECT k.other_contact_id FROM unnest(:ids ::uuid[]) AS i (id)
     JOIN identity_conflicts k ON k.org_id = :org_id AND k.contact_id = i.id
     WHERE k.other_contact_id IS NOT NULL
-), survivors AS MATERIALIZED (
+), kept AS MATERIALIZED (
     SELECT DISTINCT coalesce(c.merged_into, c.id) AS id
     FROM involved i JOIN contacts c ON c.org_id = :org_id AND c.id = i.id
 )
 SELECT id FROM involved
 UNION
-SELECT id FROM survivors
+SELECT id FROM kept
 UNION
-SELECT c.id FROM survivors s JOIN contacts c ON c.org_id = :org_id AND c.merged_into = s.id;
+SELECT c.id FROM kept k JOIN contacts c ON c.org_id = :org_id AND c.merged_into = k.id;
 
 -- find_merged --
 -- The contacts that these contacts have been merged into, and those that have been merged into these.

@@ -71,7 +71,7 @@ SELECT k.contact_id, k.at, {{ start.param("segment") }}::text AS segment{% if no
 
 FROM (
     SELECT coalesce(m.keep_id, k.contact_id) AS contact_id, k.contact_id AS member_id, k.changed_at AS at
-    FROM contact_changes k LEFT JOIN ({{ survivors() }}) m ON m.contact_id = k.contact_id
+    FROM contact_changes k LEFT JOIN ({{ kept_contacts() }}) m ON m.contact_id = k.contact_id
     WHERE k.field = 'segments.' || {{ start.param("segment") }} AND k.cause = 'refresh' AND k.new = '{{ "true" if start.source.type == "segment_entered" else "false" }}'
         AND k.changed_at >= :since AND k.changed_at < :until) k
 {%- if not narrow %}
@@ -117,7 +117,7 @@ FROM (
         SELECT contact_id, changed_at, new IS NULL FROM contact_changes
         WHERE field = 'mergedInto' AND changed_at > :since AND changed_at < :until
         {%- endif %}) c) p
-LEFT JOIN ({{ survivors() }}) m ON m.contact_id = p.contact_id
+LEFT JOIN ({{ kept_contacts() }}) m ON m.contact_id = p.contact_id
 WHERE p.is_present
 {%- endmacro %}
 {# The starts of broadcasts of this automation that were sent. #}
@@ -127,7 +127,7 @@ FROM broadcasts b JOIN automation_entries e ON e.automation_id = b.automation_id
 WHERE b.automation_id = :automation AND NOT b.scheduled AND e.created_at >= :since AND e.created_at < :until
 {%- endmacro %}
 {# Merged contacts, and the contact that each is part of today. #}
-{% macro survivors() %}
+{% macro kept_contacts() %}
 SELECT DISTINCT ON (contact_id) contact_id, (new #>> '{}')::uuid AS keep_id FROM contact_changes WHERE field = 'mergedInto' ORDER BY contact_id, changed_at DESC
 {%- endmacro %}
 {# Merges since the beginning of the period, with the contact that each absorbed contact is part of today, which is itself after an undo. #}
@@ -153,7 +153,7 @@ SELECT contact_id FROM (
 
     UNION ALL
     SELECT unnest(ARRAY[u.contact_id, coalesce(s.keep_id, u.into_id)])
-    FROM ({{ merges() }}) u LEFT JOIN ({{ survivors() }}) s ON s.contact_id = u.into_id
+    FROM ({{ merges() }}) u LEFT JOIN ({{ kept_contacts() }}) s ON s.contact_id = u.into_id
 {%- endif %}
 {%- endmacro %}
 {# Logs of the period: those that may start an entry, for the contact of their wallet, and those that a step may wait for. #}

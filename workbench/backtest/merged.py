@@ -49,7 +49,7 @@ class PastMerges:
         played = [merge for merge in merges if merge.member_id in contacts and merge.into_id in contacts]
         self.ids = {merge.merge_id for merge in played}
         self.members = {merge.member_id for merge in played}
-        self._survivors = {merge.member_id: merge.contact_id for merge in played}
+        self._kept_ids = {merge.member_id: merge.contact_id for merge in played}
         self.groups = contact_groups(played)
         self._of_groups: dict[str, list[PastMerge]] = {}
         for merge in played:
@@ -61,7 +61,7 @@ class PastMerges:
 
     def owner(self, contact_id: str) -> str:
         """Return the contact that a contact is part of today, or itself."""
-        return self._survivors.get(contact_id, contact_id)
+        return self._kept_ids.get(contact_id, contact_id)
 
     def with_members(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return rows with the contact to play them for as `member_id`: a merged one, or else `contact_id`.
@@ -78,7 +78,7 @@ def contact_groups(merges: Iterable[PastMerge]) -> dict[str, str]:
     Rows of a contact that was merged a moment ago may not have moved to the other one yet.
     """
     merges = list(merges)
-    survivors = {merge.member_id: merge.contact_id for merge in merges}
+    kept_ids = {merge.member_id: merge.contact_id for merge in merges}
     groups: dict[str, str] = {}
 
     def group_of(contact_id: str) -> str:
@@ -89,7 +89,7 @@ def contact_groups(merges: Iterable[PastMerge]) -> dict[str, str]:
     for merge in merges:
         own, other = merge.member_id, merge.contact_id
         if merge.undone_at is not None:
-            own, other = merge.contact_id, survivors.get(merge.into_id, merge.into_id)
+            own, other = merge.contact_id, kept_ids.get(merge.into_id, merge.into_id)
         if group_of(own) != group_of(other):
             groups[group_of(own)] = group_of(other)
     return {contact_id: group_of(contact_id) for contact_id in groups}
