@@ -55,7 +55,7 @@ _READING_SHARE = 0.35  # of the total time, roughly
 _PROGRESS_INTERVAL_S = 0.2
 _MAX_READINGS = 3
 _CHANGED_MEANWHILE = (
-    "Contacts were merged or erased while they were read, so some of the differences may come from that."
+    "Events, merges or erasures were stored while the period was read, so some differences may come from that."
 )
 
 Against: TypeAlias = Literal["published"] | int
@@ -237,7 +237,7 @@ class _Reading(msgspec.Struct, frozen=True):
 
         Each statement sees what was committed before it. They have seen the same if since before the first one no event
         of the window came late, and no contact was merged, separated or erased; otherwise, everything is read again.
-        Entries and their steps are of one statement, and a later step is not of the window.
+        Entries and their steps are of one statement. A step that an engine takes after it counts as not taken yet.
         """
         source, window = self.source, self.window
         if not self.is_live:
@@ -283,12 +283,13 @@ class _Reading(msgspec.Struct, frozen=True):
         events.flush()
         contacts.flush()
 
-        write_bucketed(CHANGES, source.changes(window, own_id, live=self.is_live))
         if self.is_live:
+            # Before the changes and messages: they then have all that a step has seen.
             assert own_id is not None
             write_bucketed(REAL_ENTRIES, source.entries(window, own_id))
             write_bucketed(REAL_MOVES, source.moves(window, own_id))
             write_bucketed(PAST_ENTRIES, source.past_entries(window, own_id))
+        write_bucketed(CHANGES, source.changes(window, own_id, live=self.is_live))
         if self.cap_period is not None:
             # A cap counts messages of all automations, including those within its period before the backtest begins.
             earlier = Window(window.since - self.cap_period, window.until)
