@@ -25,12 +25,13 @@ created_at >= :since AND created_at < :until
 {% macro change(selection, column) %}
 {{ column ~ "::text" if selection.addresses else "CASE WHEN k.field = 'email' AND " ~ column ~ " IS NOT NULL THEN '\"•••@•••\"' ELSE " ~ column ~ "::text END" }}
 {%- endmacro %}
-{# Events, logs and starts of the period that an automation may need; `narrow`: only their contacts and times. #}
-{% macro rows(selection, sample, narrow=false) %}
+{# Events, logs and starts of the period that an automation may need; `narrow`: only their contacts and times; `live`: with those that were #}
+{# imported, whose two times are the same. #}
+{% macro rows(selection, sample, narrow=false, live=false) %}
 {% if selection.custom_events %}
 SELECT contact_id, created_at{% if not narrow %}, id, event, payload, sent_wallet_address,
        {{ address(selection, "sent_email") }} AS sent_email, sent_external_id, NULL::text AS source,
-       merged_from AS member_id{% endif %}
+       merged_from AS member_id, {{ "occurred_at = created_at" if live else "false" }} AS imported{% endif %}
 
 FROM app_events
 WHERE {{ selected(selection, sample) }}
@@ -50,7 +51,7 @@ SELECT s.contact_id, s.at AS created_at{% if not narrow %},
            || regexp_replace(md5({{ start.param("key") }} || s.member_id::text || s.at::text), '(.{3})(.{3})(.{12}).*', '\1-8\2-\3'))::uuid) AS id,
        {{ start.param("type") }}::text AS event, jsonb_build_object('args', jsonb_strip_nulls(jsonb_build_object('segment', s.segment))) AS payload,
        NULL::text AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, {{ start.param("key") }}::text AS source,
-       s.member_id{% endif %}
+       s.member_id, false AS imported{% endif %}
 
 FROM (
     {{ "SELECT DISTINCT ON (member_id, at) * FROM (" if not narrow }}
@@ -163,7 +164,7 @@ SELECT contact_id FROM (
 {% for number in range(selection.log_sources) %}
 SELECT c.id AS contact_id, o.created_at{% if not narrow %}, o.id, o.event, {{ location() }} || jsonb_build_object('args', o.args) AS payload,
        c.wallet_address AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, :key_{{ number }}::text AS source,
-       NULL::uuid AS member_id{% endif %}
+       NULL::uuid AS member_id, false AS imported{% endif %}
 
 FROM onchain_events o JOIN contacts c ON c.wallet_address = o.args ->> :wallet_{{ number }}
 WHERE {{ in_period }}
@@ -174,7 +175,7 @@ UNION ALL
 {% endfor %}
 SELECT o.contact_id, o.created_at{% if not narrow %}, o.id, o.contract || ':' || lower(o.event) AS event, {{ location() }} || o.args AS payload,
        NULL::text AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, NULL::text AS source,
-       NULL::uuid AS member_id{% endif %}
+       NULL::uuid AS member_id, false AS imported{% endif %}
 
 FROM onchain_events o
 WHERE {{ in_period }}

@@ -58,13 +58,12 @@ class MovedClock(Clock):
 
 
 class ManualClock(MovedClock):
-    """A clock that only tests move."""
+    """A clock that only tests move. Events are received a millisecond before they are stored."""
 
     def now_us(self) -> int:
         return self.ahead // timedelta(microseconds=1)
 
     def unique_now_us(self) -> int:
-        # Events are read a moment before they are stored, and backtests tell imported ones by that.
         self._last_unique_us = max(self.now_us() - 1_000, self._last_unique_us + 1)
         return self._last_unique_us
 

@@ -124,10 +124,10 @@ async def read_records(
     assert isinstance(source, StartSource)
     starts = select_starts([source], since, until, None, own=True)
     selection = select([automation]).with_starts(starts, automation.id)
-    text = statement("backtest_events", sample=ContactSample(), selection=selection)
+    text = statement("backtest_events", sample=ContactSample(), selection=selection, live=False)
     rows = await read_report(bench, text, {"since": since, "until": until, **selection.params})
     records: dict[str, list[EventRecord]] = {}
-    for contact_id, at, event_id, name, payload, *sent, source_key, _ in sorted(
+    for contact_id, at, event_id, name, payload, *sent, source_key, _, _ in sorted(
         rows, key=lambda row: (row[1], str(row[2]))
     ):
         record = EventRecord(str(event_id), name, at, Identifiers(*sent), payload, source_key)

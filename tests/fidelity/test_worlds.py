@@ -269,7 +269,7 @@ DEFECTS = [
     ("backtest", Timeline, "_other_messages_at", lambda *_: (), CAPPED),
     ("backtest", notebook, "RetryPolicy", lambda _: DEFAULT_POLICY, NO_EMAIL),
     ("preview", broadcasts, "preview", one_more, BROADCAST),
-    ("backtest", simulate_bucket, "live_changes", never_paused, PAUSED),
+    ("backtest: differences", simulate_bucket, "live_changes", never_paused, PAUSED),
 ]
 
 

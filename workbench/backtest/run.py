@@ -272,7 +272,7 @@ class _Reading(msgspec.Struct, frozen=True):
         merge_writer.flush()
         read = 0
         for part, _ in slices:
-            with closing(source.events(part)) as frames:
+            with closing(source.events(part, live=self.is_live)) as frames:
                 for frame in frames:
                     events.write(frame)
                     read += frame.height

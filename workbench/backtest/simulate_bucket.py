@@ -1,7 +1,7 @@
 """Simulate one bucket: read the events of some contacts, write what the automations would have done. No network."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -186,7 +186,7 @@ class BucketSimulator:
             if contact_id not in contacts:  # erased contacts are not returned by the query, but their events are
                 erased += 1
                 continue
-            records = _read_events(contact_rows, real_entries if self._live is not None else None)
+            records = _read_events(contact_rows)
             own_merges = merges.of_group(contact_id)
             topics = merged_topics(own_merges, changes) if own_merges else {}
             played = []
@@ -325,18 +325,11 @@ def _read_messages(frame: pl.DataFrame | None) -> dict[str, list[OtherMessage]]:
     return messages
 
 
-def _read_events(rows: Iterable[tuple[Any, ...]], real_entries: Container[str] | None) -> dict[str, list[EventRecord]]:
-    """Return events by contact (`member_id`); `real_entries`: the events with entries, to find those without.
-
-    The id of an imported event begins with its `created_at`, and that of any other event with an earlier moment.
-    """
+def _read_events(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[EventRecord]]:
+    """Return events by contact (`member_id`)."""
     records: dict[str, list[EventRecord]] = {}
-    for _, at, event_id, name, payload, wallet, email, external_id, source, member_id in rows:
+    for _, at, event_id, name, payload, wallet, email, external_id, source, member_id, imported in rows:
         sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
-        imported = real_entries is not None and source is None and event_id not in real_entries
-        if imported:
-            millis, part = int(event_id[:8] + event_id[9:13], 16), int(event_id[15:18], 16)
-            imported = millis * 1_000 + (part * 1_000 + 4_095) // 4_096 >= at
         record = EventRecord(event_id, name, time, sent, payload.encode(), source, imported=imported)
         records.setdefault(member_id, []).append(record)
     return records

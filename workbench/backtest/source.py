@@ -244,9 +244,9 @@ class BacktestSource:
             total += events
         return [*slices, (Window(since, window.until), total)] if total else slices
 
-    def events(self, window: Window) -> Generator[pl.DataFrame]:
-        """Yield the events of a window in any order."""
-        return self._stream("backtest_events", self._params(window))
+    def events(self, window: Window, *, live: bool) -> Generator[pl.DataFrame]:
+        """Yield the events of a window in any order; `live`: say which of them were imported."""
+        return self._stream("backtest_events", self._params(window), live=live)
 
     def merges(self, window: Window) -> pl.DataFrame:
         """Return the merges since the beginning of a window. Read them first.
