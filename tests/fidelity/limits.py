@@ -1,8 +1,13 @@
 """What an interpreter cannot know, by its documentation. The comparison leaves out nothing else.
 
-Each limit has its reason. To lift one, delete it here and where it is used. `worlds` draws around one more: while
-engines are late or killed, caps, quiet hours and retries follow the real time, and decisions see the contact of then
-(docs/automation-language.md, Moments).
+Each limit has its reason. To lift one, delete it here and where it is used. `worlds` draws around more:
+
+- While engines are late or killed, caps, quiet hours and retries follow the real time, and decisions see the contact of
+  then (docs/automation-language.md, Moments). Such worlds have one contact, which nothing changes but its entries.
+- In a backtest of a draft, imported events start entries: no world has imports and a trigger for every event.
+- A trial names the kind of a start only: one automation has a schedule, and one starts by a broadcast.
+- A broadcast needs an automation that is live: no automation with starts is paused.
+- Every delivery is accepted, and no event is a log of a chain or a click.
 """
 
 from tests.fidelity.stage import PlayedEvent, PlayedWorld, StartedEntry
