@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -125,24 +126,25 @@ def _backtested_live(
     record = find(connection, name) or record
     if record is None or record.published_version is None:
         raise NotFoundError(f"{name!r} was never published, so nothing of it was live")
-    own = record
+    label = BacktestLabel(name, saved=True)
+    return run(connection, label, (), record.id, request, partial(_read_live, connection, record))
 
-    def read_live() -> LivePayload:
-        published = [
-            VersionPayload(
-                datetime.fromisoformat(version.published_at),
-                version.version,
-                AutomationPayload(own.id, version.trigger_spec, version.graph),
-            )
-            for version in sorted(versions(connection, own), key=lambda version: version.version)
-        ]
-        activations = msgspec.convert(
-            connection.get(f"/automations/{own.id}/activations")["activations"], tuple[ActivationChange, ...]
+
+def _read_live(connection: Connection, record: AutomationRecord) -> LivePayload:
+    published = [
+        VersionPayload(
+            datetime.fromisoformat(version.published_at),
+            version.version,
+            AutomationPayload(record.id, version.trigger_spec, version.graph),
         )
-        state: ActivationState = "archived" if own.archived_at is not None else _ACTIVATION_STATES.get(own.state, "off")
-        return LivePayload(tuple(published), activations, state)
-
-    return run(connection, BacktestLabel(name, saved=True), (), record.id, request, read_live)
+        for version in sorted(versions(connection, record), key=lambda version: version.version)
+    ]
+    activations = msgspec.convert(
+        connection.get(f"/automations/{record.id}/activations")["activations"], tuple[ActivationChange, ...]
+    )
+    is_archived = record.archived_at is not None
+    state: ActivationState = "archived" if is_archived else _ACTIVATION_STATES.get(record.state, "off")
+    return LivePayload(tuple(published), activations, state)
 
 
 def run(
@@ -198,10 +200,10 @@ def run(
             graphs = [automation.graph for automation in automations if automation.graph is not None]
             caps = [graph.settings.frequency_cap for graph in graphs if graph.settings.frequency_cap is not None]
             cap_period = max((cap.period for cap in caps), default=None)
-            reading = _Reading(
+            files = _BucketFiles(
                 source, scope.window, own_id, live is not None, cap_period, folder.path, buckets, progress
             )
-            if not reading.read(slices):
+            if not files.write_all(slices):
                 scope = msgspec.structs.replace(scope, remarks=(*scope.remarks, _CHANGED_MEANWHILE))
             for bucket_summary in workers.simulate(range(buckets)):
                 summary = summary.plus(bucket_summary)
@@ -220,8 +222,8 @@ def run(
         raise
 
 
-class _Reading(msgspec.Struct, frozen=True):
-    """Reads the rows of a window and writes them into a folder. `cap_period`: the longest of a frequency cap."""
+class _BucketFiles(msgspec.Struct, frozen=True):
+    """The files in a folder with the rows of a window. `cap_period`: the longest of a frequency cap."""
 
     source: BacktestSource
     window: Window
@@ -232,8 +234,8 @@ class _Reading(msgspec.Struct, frozen=True):
     buckets: int
     progress: "_Progress"
 
-    def read(self, slices: Sequence[tuple[Window, int]]) -> bool:
-        """Read everything; return False if the rows of what was live are perhaps not of one moment.
+    def write_all(self, slices: Sequence[tuple[Window, int]]) -> bool:
+        """Write all rows; return False if contacts or late events changed during each of three attempts.
 
         Each statement sees what was committed before it. They have seen the same if since before the first one no event
         of the window came late, and no contact was merged, separated or erased; otherwise, everything is read again.
@@ -248,9 +250,9 @@ class _Reading(msgspec.Struct, frozen=True):
             for written in filter(Path.is_dir, self.path.iterdir()):
                 shutil.rmtree(written)
             self._write(slices, merges)
-            before = slices, merges.rows(), erasures
+            state = slices, merges.rows(), erasures
             slices, merges, erasures = source.slices(window), source.merges(window), source.count_erased()
-            if (slices, merges.rows(), erasures) == before:
+            if (slices, merges.rows(), erasures) == state:
                 return True
         return False
 
