@@ -230,7 +230,7 @@ class _Runner:
             for result in self._run(waiting, session.items, reached, functions):
                 decided = result["verdict"] in ("survived", "not reached") and not self._is_partial
                 if decided or result["verdict"] == "killed":
-                    file.write(json.dumps(result) + "\n")
+                    file.write(json.dumps(result | ({"partial": True} if self._is_partial else {})) + "\n")
                     file.flush()
                 else:
                     _print(report.describe(result))

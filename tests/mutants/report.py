@@ -22,14 +22,15 @@ RESULTS = Path("build/mutants.jsonl")
 PAGE = Path(__file__).with_name("results.md")
 _REASONS = Path(__file__).with_name("reasons.toml")
 
-Result: TypeAlias = dict[str, Any]  # key, line, diff, verdict, and the test `by` which a mutant was killed
+# key, line, diff, verdict, the test `by` which a mutant was killed, and `partial`: by a run of some tests only
+Result: TypeAlias = dict[str, Any]
 
 
 class Report(msgspec.Struct, frozen=True):
     """What is known of the mutants of a module.
 
-    `killed`, `survivors`: of all. `sampled`: the number of mutants before the first that is not decided,
-    in twenties; `killed_sampled`: of these.
+    `killed`, `survivors`: of all. `sampled`: the number of mutants before the first that is not decided, as far as runs
+    of all tests went, in twenties; `killed_sampled`: of these.
     """
 
     module: str
@@ -65,9 +66,12 @@ def read_reports(modules: Iterable[str]) -> list[Report]:
     reports = []
     for module in modules:
         if of_module := keys.get(module):
-            known = [result["verdict"] for result in takewhile(bool, map(results.get, of_module)) if result]
+            results_before = [result for result in takewhile(bool, map(results.get, of_module)) if result]
+            known = [result["verdict"] for result in results_before]
             if len(known) < len(of_module):
-                known = known[: len(known) // 20 * 20]  # to end at the first that is not decided would not be fair
+                # To end at the first that is not decided would not be fair, nor after kills by a part of the tests.
+                ends = [number for number, result in enumerate(results_before, 1) if not result.get("partial")]
+                known = known[: max(ends, default=0) // 20 * 20]
             decided = [results[key] for key in of_module if key in results]
             survivors = [result for result in decided if result["verdict"] != "killed"]
             killed = len(decided) - len(survivors)
@@ -140,7 +144,8 @@ def write_page(reports: Sequence[Report], reasons: Sequence[Reason]) -> None:
         "",
         f"Written by `make mutants MUTANTS=--write` on {datetime.now(UTC):%Y-%m-%d}. [README.md](README.md) says what",
         "is changed. The sample: the mutants before the first that is not decided, in their random order, in twenties.",
-        "A mutant is not decided if it was not run, or only with the tests of its own subject, none of which kills it.",
+        "It ends where all tests ran last. A mutant is not decided if it was not run, or only with some tests, none of",
+        "which kills it.",
         "",
         *table(reports, reasons),
         "",
