@@ -149,7 +149,8 @@ WHERE s.org_id = :org_id AND s.segment_id = old.segment_id AND s.at = old.at;
 -- open at the watermark began.
 
 -- find_oldest_transaction --
--- Since when the oldest transaction of the application is open; it need not have a number yet. Sessions of other roles show nothing.
+-- Since when the oldest transaction of this role is open; it need not have a number yet. Sessions of other roles show nothing (without
+-- pg_read_all_stats), so all processes of a service have to connect with one role.
 SELECT min(began_at) FROM (
     SELECT xact_start FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
     UNION ALL
