@@ -7,7 +7,7 @@ events at the end.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -101,6 +101,12 @@ class Comparison:
         if simulated != recorded:
             raise DifferenceError(f"{interpreter} of {where}:\n  simulated {simulated}\n  engine    {recorded}")
 
+    def is_left_out(self, limit: Callable[..., bool], *case: Any) -> bool:
+        """Return whether a limit applies to a case; count it if so."""
+        applies = limit(self._played, *case)
+        self.counts[f"left out: {limit.__name__}"] += applies
+        return applies
+
     def compare_dry_runs(self) -> None:
         for event in self._played.events:
             if event.matched is not None:
@@ -117,10 +123,8 @@ class Comparison:
         for event in self._played.events:
             for number, prepared in event.trials.items():
                 automation_id = self._played.automation_ids[number]
-                if (
-                    not limits.engine_was_behind(self._played, event)
-                    and not limits.follows_changes(self._played, event)
-                    and not limits.is_paused(self._played, automation_id, event)
+                if not self.is_left_out(limits.engine_was_behind, event) and not self.is_left_out(
+                    limits.is_paused, automation_id, event
                 ):
                     self._compare_trial(event, number, prepared)
 
@@ -129,13 +133,17 @@ class Comparison:
         entry = find_entry(played, number, event)
         simulated = simulate_as_entry(played, event, prepared, entry, event.at)
         self.expect("trial: matched", simulated.matched, entry is not None, where)
-        if entry is None or limits.others_come_first(played, entry):
+        if (
+            entry is None
+            or self.is_left_out(limits.follows_changes, event)
+            or self.is_left_out(limits.others_come_first, entry)
+        ):
             return
         if (
-            limits.others_interfere(played, entry)
-            or limits.is_disturbed(played, entry)
-            or limits.was_paused(played, entry)
-            or limits.is_erased(played, entry)
+            self.is_left_out(limits.others_interfere, entry)
+            or self.is_left_out(limits.is_disturbed, entry)
+            or self.is_left_out(limits.was_paused, entry)
+            or self.is_left_out(limits.is_erased, entry)
         ):
             recorded = [step for step in entry.steps if step[4] <= event.at]
             self.expect("trial of one moment", steps_of(simulated.steps), recorded, where)
@@ -170,10 +178,12 @@ class Comparison:
             reason = REASONS.get(entry.outcome or "")
             self.expect("explanation: reasons", explanation.reasons, () if reason is None else (reason,), where)
         before = event.explanations.get(number)
-        if before is None or limits.engine_was_behind(played, event) or limits.follows_changes(played, event):
+        if before is None or self.is_left_out(limits.engine_was_behind, event):
             return
         self.expect("explanation before: matched", before.matched, entry is not None, where)
-        if entry is not None and not limits.others_come_first(played, entry) and not limits.joins_later(entry):
+        if entry is None or self.is_left_out(limits.others_come_first, entry):
+            return
+        if not self.is_left_out(limits.joins_later, entry):
             self.expect("explanation before: reasons", before.reasons, explanation.reasons, where)
 
     # --- Backtests
@@ -186,9 +196,10 @@ class Comparison:
             own = [
                 entry
                 for entry in played.entries
-                if entry.automation_id == played.automation_ids[number] and not limits.is_erased(played, entry)
+                if entry.automation_id == played.automation_ids[number]
+                and not self.is_left_out(limits.is_erased, entry)
             ]
-            if own and not any(limits.lost_values(played, entry) for entry in own):
+            if own and not any(self.is_left_out(limits.lost_values, entry) for entry in own):
                 await self._compare_backtest(number, own)
 
     async def _compare_backtest(self, number: int, recorded: list[StartedEntry]) -> None:

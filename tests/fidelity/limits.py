@@ -23,7 +23,7 @@ def engine_was_behind(played: PlayedWorld, event: PlayedEvent) -> bool:
 
 
 def follows_changes(played: PlayedWorld, event: PlayedEvent) -> bool:
-    """A trial and an explanation do not know the events of the batch before theirs, which changed the contact."""
+    """A trial does not know the events before its own in the same batch, which changed the contact."""
     return any(
         (other.contact_id, other.at) == (event.contact_id, event.at)
         and other.position < event.position
@@ -87,6 +87,6 @@ def lost_values(played: PlayedWorld, entry: StartedEntry) -> bool:
     return entry.contact_id in played.merged_with_erased
 
 
-def joins_later(entry: StartedEntry) -> bool:
+def joins_later(_: PlayedWorld, entry: StartedEntry) -> bool:
     """An explanation of an event before it comes does not know that its entry will join another one after a wait."""
     return entry.outcome == JOINED and len(entry.steps) > 1
