@@ -132,12 +132,15 @@ def test_contacts_that_change_while_they_are_read_are_read_again(
 ) -> None:
     automation = wb.automation("meanwhile").on("lv:met").send_inapp("Hi", "there").publish()
     identifiers = [{"walletAddress": f"0x17f{0:037x}"}, {"externalId": "lv-met-1"}, {"externalId": "lv-met-2"}]
-    wb.events.send_many([{"event": "lv:met", "contact": sent} for sent in identifiers])
+    names = ["lv-other-1", "lv-other-2"]
+    unread = [{"event": "lv:other", "contact": {"externalId": name}} for name in names]
+    wb.events.send_many([*unread, *({"event": "lv:met", "contact": sent} for sent in identifiers)])
     wait_for_states(automation, completed=3)
     others = running.workbench_with("contacts:read,contacts:erase,automations:write,automations:publish")
     kept = others.contact(wallet_address=identifiers[0]["walletAddress"])
     absorbed, erased = (others.contact(external_id=sent["externalId"]) for sent in identifiers[1:])
-    changes = [others.merge(kept, absorbed).apply, erased.erase, lambda: None]
+    not_read = [others.contact(external_id=name) for name in names]
+    changes = [others.merge(kept, absorbed).apply, erased.erase, others.merge(*not_read).apply]
     read_contacts = BacktestSource.contacts
 
     def read_before_a_change(source: BacktestSource, window: Window) -> Generator[pl.DataFrame]:

@@ -238,7 +238,8 @@ class _BucketFiles(msgspec.Struct, frozen=True):
         """Write all rows; return False if contacts or late events changed during each of three attempts.
 
         Each statement sees what was committed before it. They have seen the same if since before the first one no event
-        of the window came late, and no contact was merged, separated or erased; otherwise, everything is read again.
+        of the window came late, none of these contacts was merged or separated, and no contact was erased; otherwise,
+        everything is read again.
         Entries and their steps are of one statement. A step that an engine takes after it counts as not taken yet.
         """
         source, window = self.source, self.window
@@ -249,14 +250,17 @@ class _BucketFiles(msgspec.Struct, frozen=True):
         for _ in range(_MAX_READINGS):
             for written in filter(Path.is_dir, self.path.iterdir()):
                 shutil.rmtree(written)
-            self._write(slices, merges)
-            state = slices, merges.rows(), erasures
+            contact_ids = self._write(slices, merges)
+            state, merged = (slices, erasures), {*merges.rows()}
             slices, merges, erasures = source.slices(window), source.merges(window), source.count_erased()
-            if (slices, merges.rows(), erasures) == state:
+            changed = map(PastMerge._make, merged ^ {*merges.rows()})
+            is_touched = any(not contact_ids.isdisjoint((*merge.contact_ids, merge.contact_id)) for merge in changed)
+            if (slices, erasures) == state and not is_touched:
                 return True
         return False
 
-    def _write(self, slices: Sequence[tuple[Window, int]], merges: pl.DataFrame) -> None:
+    def _write(self, slices: Sequence[tuple[Window, int]], merges: pl.DataFrame) -> set[str]:
+        """Write all rows; return the contacts, with those of events if it is of what was live."""
         source, window, own_id = self.source, self.window, self.own_id
         groups = contact_groups(map(PastMerge._make, merges.iter_rows()))
 
@@ -272,16 +276,19 @@ class _BucketFiles(msgspec.Struct, frozen=True):
         )
         merge_writer.write(merges)
         merge_writer.flush()
-        read = 0
+        read, contact_ids = 0, set[str]()
         for part, _ in slices:
             with closing(source.events(part, live=self.is_live)) as frames:
                 for frame in frames:
                     events.write(frame)
                     read += frame.height
+                    if self.is_live:
+                        contact_ids.update(frame["contact_id"].unique())
                     self.progress.show("reading ", read, 0.0, _READING_SHARE)
             with closing(source.contacts(part)) as frames:
                 for frame in frames:
                     contacts.write(frame)
+                    contact_ids.update(frame["contact_id"])
         events.flush()
         contacts.flush()
 
@@ -296,6 +303,7 @@ class _BucketFiles(msgspec.Struct, frozen=True):
             # A cap counts messages of all automations, including those within its period before the backtest begins.
             earlier = Window(window.since - self.cap_period, window.until)
             write_bucketed(MESSAGES, source.messages(earlier, own_id, window.since if self.is_live else None))
+        return contact_ids
 
 
 def _live_within(live: LivePayload, window: Window) -> LivePayload:
