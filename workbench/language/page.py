@@ -145,8 +145,8 @@ def quantity(number: int, noun: str, plural: str = "") -> str:
 
 # --- Charts
 
-_WIDTH, _MAX_LABELS, _BAR, _HEIGHT = 640, 300, 22, 180  # pixels
-_CHARACTER = 7.5  # pixels, of a wide font
+_WIDTH, _MAX_LABELS, _BAR_PX, _HEIGHT = 640, 300, 22, 180  # pixels
+_CHARACTER_PX = 7.5  # of a wide font
 
 
 def chart_svg(section: PageSection) -> Markup:
@@ -205,27 +205,27 @@ def _fits(value: float | Decimal, digits: int = _MAX_DIGITS) -> bool:
 
 
 def _bars(values: list[float], texts: list[str], shown: list[str]) -> tuple[Markup, int]:
-    characters = int(_MAX_LABELS / _CHARACTER)
+    characters = int(_MAX_LABELS / _CHARACTER_PX)
     half = characters // 2  # paths differ at their ends
     labels = [text if len(text) <= characters else f"{text[:half]}…{text[1 - half :]}" for text in texts]
-    left = round(max(map(len, labels)) * _CHARACTER) + 8
+    left = round(max(map(len, labels)) * _CHARACTER_PX) + 8
     largest, room = max(values) or 1.0, _WIDTH - left - 110
     lines = [
         Markup(
             '<text x="{}" y="{}" text-anchor="end">{}</text><rect x="{}" y="{}" width="{:.1f}" height="14"/>'
             '<text x="{:.1f}" y="{}">{}</text>'
         ).format(
-            *(left - 8, index * _BAR + 15, label),
-            *(left, index * _BAR + 4, value / largest * room),
-            *(left + value / largest * room + 6, index * _BAR + 15, number),
+            *(left - 8, index * _BAR_PX + 15, label),
+            *(left, index * _BAR_PX + 4, value / largest * room),
+            *(left + value / largest * room + 6, index * _BAR_PX + 15, number),
         )
         for index, (value, label, number) in enumerate(zip(values, labels, shown, strict=True))
         if index < _MAX_BARS
     ]
     if (rest := len(values) - len(lines)) > 0:
         text = f"{quantity(rest, 'more row')} in the table below"
-        lines.append(Markup('<text x="{}" y="{}">{}</text>').format(left, len(lines) * _BAR + 15, text))
-    return Markup("").join(lines), len(lines) * _BAR + 4
+        lines.append(Markup('<text x="{}" y="{}">{}</text>').format(left, len(lines) * _BAR_PX + 15, text))
+    return Markup("").join(lines), len(lines) * _BAR_PX + 4
 
 
 def _columns_over_time(values: list[float], texts: list[str], shown: list[str]) -> tuple[Markup, int]:
@@ -318,14 +318,14 @@ def _cohort_table(section: PageSection, value: str) -> _Table:
 
     numbers, period = sorted({row["number"] for row in cells}), _heading(section, "number")
     rows = [
-        [_styled(section, key, part, key == "size") for key, part in zip(keys, cohort, strict=True)]
+        [_styled(section, key, cell_value, key == "size") for key, cell_value in zip(keys, cohort, strict=True)]
         + [cell(of_cohort.get(number)) for number in numbers]
         for cohort, of_cohort in cohorts.items()
     ]
     headings = [(_heading(section, key), _RIGHT if key == "size" else _LEFT) for key in keys]
     headings += [(f"{period} {number}", _SHADED.format(0)) for number in numbers]
-    what = "share of the cohort that came back" if value == "share" else "total per contact so far"
-    note = f"The {what}. {period.capitalize()} 0 is that of the first event."
+    measure = "share of the cohort that came back" if value == "share" else "total per contact so far"
+    note = f"The {measure}. {period.capitalize()} 0 is that of the first event."
     if not all(row["complete"] for row in cells):
         note += f" * In part: a {period} that the report does not cover entirely."
     return _Table(headings, rows, note)
