@@ -1,7 +1,7 @@
 """A simulation plays one event through on a virtual clock, without effects."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +19,7 @@ from workbench.language.problem import Problem
 from workbench.language.run import State, delay_after, message_id
 from workbench.language.simulate import (
     SIMULATED_ID,
+    ScheduledEvent,
     SimulatedAutomation,
     SimulationInput,
     Trace,
@@ -147,6 +148,15 @@ def test_the_event_updates_attributes_and_identifiers_of_the_contact() -> None:
     contact = ContactState("c1", Identifiers(email="a@b.co"), {"tier": "gold", "age": 3})
     updated = apply_event(contact, Identifiers(evm_wallet("a"), "x@y.co"), {"tier": "iron"})
     assert updated == ContactState("c1", Identifiers(evm_wallet("a"), "a@b.co"), {"tier": "iron", "age": 3})
+
+
+@pytest.mark.parametrize(("after_s", "title"), [(0, "Hi none"), (1, "Hi gold")])
+def test_an_event_finds_what_the_others_of_its_batch_change(after_s: int, title: str) -> None:
+    first = event(payload={"amount": 2.5}, attributes={"tier": "gold"})
+    later = event("left", attributes={"tier": "none"})
+    circumstances = SimulationInput(later=(ScheduledEvent(timedelta(seconds=after_s), later),))
+    trace = simulate(automation(), first, contact_from(None), NOW, circumstances)
+    assert [message.title for message in trace.messages if isinstance(message, InappMessage)] == [title]
 
 
 def test_an_email_moves_with_the_wallet_sent_with_it() -> None:
