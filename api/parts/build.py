@@ -164,11 +164,10 @@ class _Builder:
         async with self._database.transaction() as tx:
             progress = await store.find_progress(tx, self._org_id)
             parts = await store.list_parts(tx, self._org_id)
-            is_abandoned = self._org_id in await store.list_abandoned(tx, folder, self._now() - FOLDER_LEASE)
         if progress is not None:
             if progress.system_identifier != cluster:
                 reason = "the database moved to another cluster"
-            elif is_abandoned:
+            elif progress.folder != folder and progress.kept_at < self._now() - FOLDER_LEASE:
                 reason = "no engine looks after the folder with the files"
             elif progress.folder != folder:
                 _delete_all_files(self._data_dir, self._org_id)  # of an earlier time

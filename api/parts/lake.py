@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
@@ -46,7 +47,7 @@ EVENTS = pa.schema(
         pa.field("payload", pa.string()),
     ]
 )
-_NO_PARTS = Progress(0, 0, (), "", 0, None, None, None)
+_NO_PARTS = Progress(0, 0, (), "", 0, datetime.fromtimestamp(0, UTC), None, None, None)
 CONTACTS = pa.schema([pa.field("contact", pa.int64()), pa.field("id", pa.binary(16))])
 
 

@@ -29,7 +29,7 @@ _ARRAY_HEADER_BYTES = 20
 class Progress(msgspec.Struct, frozen=True):
     """How far an organization's parts are built: events of transactions with numbers below `closed` are in them.
 
-    `closed_at`: all events that were stored before are among these.
+    `closed_at`: all events that were stored before are among these. `kept_at`: when an engine looked after `folder`.
     """
 
     closed: int
@@ -37,6 +37,7 @@ class Progress(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     folder: Uuid
     system_identifier: int
+    kept_at: datetime
     closed_at: datetime | None
     rewritten_at: datetime | None
     problem: str | None

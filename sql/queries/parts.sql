@@ -5,7 +5,7 @@
 -- find_progress --
 -- How far the parts of an organization are built. No row if a month was dropped and made again since: its events may be new, or the former
 -- ones from a backup, so parts begin anew.
-SELECT closed, buckets, keys, folder, system_identifier, closed_at, rewritten_at, problem FROM part_progress
+SELECT closed, buckets, keys, folder, system_identifier, kept_at, closed_at, rewritten_at, problem FROM part_progress
 WHERE org_id = :org_id AND NOT EXISTS (
     SELECT FROM parts
     WHERE org_id = :org_id AND removed_at IS NULL AND to_regclass('workbench.events_' || month)::oid <> partition);
@@ -16,7 +16,7 @@ INSERT INTO part_progress (org_id, closed, buckets, keys, folder, system_identif
 VALUES (:org_id, 0, :buckets, '{}', :folder, :system_identifier);
 
 -- keep_folder --
--- An engine looks after the parts in this folder.
+-- An engine looks after the parts in this folder. Written every five minutes at most: the lease is an hour.
 UPDATE part_progress SET kept_at = :at WHERE folder = :folder AND kept_at < :at ::timestamptz - interval '5 minutes';
 
 -- list_abandoned --
@@ -45,7 +45,7 @@ DELETE FROM part_progress WHERE org_id = :org_id;
 
 -- list_progress --
 -- The organizations with parts, and their progress.
-SELECT org_id, closed, buckets, keys, folder, system_identifier, closed_at, rewritten_at, problem FROM part_progress ORDER BY org_id;
+SELECT org_id, closed, buckets, keys, folder, system_identifier, kept_at, closed_at, rewritten_at, problem FROM part_progress ORDER BY org_id;
 
 -- find_oldest_open --
 -- The number below which all transactions have ended in this snapshot, and the cluster.
