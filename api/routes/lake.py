@@ -81,28 +81,35 @@ async def read_file(request: Request, file_id: str) -> None:
             if range_match is not None:
                 headers["content-range"] = f"bytes {first}-{part.size - 1}/{part.size}"
             async with cancel_when_key_ends(request, SQL):
-                await _send(request, 200 if range_match is None else 206, headers, b"", descriptor, first, part.size)
+                await _send(request, 200 if range_match is None else 206, headers, descriptor, first, part.size)
         finally:
             os.close(descriptor)
 
 
 async def _send_rows(request: Request, before: bytes, rows: BinaryIO) -> None:
-    """Send a line and a file."""
-    size = rows.tell()
+    """Send `before` and a whole file."""
+    size = os.fstat(rows.fileno()).st_size
     headers = {**PRIVATE, "content-length": str(len(before) + size)}
-    await _send(request, 200, headers, before, rows.fileno(), 0, size)
+    await _send(request, 200, headers, rows.fileno(), 0, size, before=before)
 
 
 async def _send(
-    request: Request, status: int, headers: dict[str, str], before: bytes, descriptor: int, first: int, size: int
+    request: Request,
+    status: int,
+    headers: dict[str, str],
+    descriptor: int,
+    first: int,
+    end: int,
+    *,
+    before: bytes = b"",
 ) -> None:
-    """Send what stands before a file, and the file from a position to its end."""
+    """Send `before`, and the bytes of a file from `first` to `end`."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             response = await request.respond(status=status, content_type=_BYTES, headers=headers)
             if before:
                 await response.send(before)
-            for start in range(first, size, _PIECE_BYTES):
+            for start in range(first, end, _PIECE_BYTES):
                 await response.send(await asyncio.to_thread(os.pread, descriptor, _PIECE_BYTES, start))
             await response.eof()
     except TimeoutError:  # only a closed connection shows that the response is incomplete
