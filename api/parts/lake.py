@@ -34,7 +34,7 @@ from api.store.parts import FIRST_ID, EventPage, PartFile, Progress
 from workbench.language.responses import LakeFile, LakeManifest
 
 SNAPSHOT_S = 60.0  # a million events take five
-ANSWERS = ConcurrencyLimits(per_organization=4, total=16)  # that one process sends at a time
+DOWNLOAD_LIMITS = ConcurrencyLimits(per_organization=4, total=16)  # that one process sends at a time
 CONTACTS_PER_PAGE = 50_000
 _TIME = pa.timestamp("us", "UTC")
 EVENTS = pa.schema(
@@ -56,7 +56,7 @@ class LakeSource:
 
     def __init__(self, gateway: Gateway, keyring: Keyring, dsn: str, data_dir: Path | None) -> None:
         self._gateway, self._keyring, self._dsn, self._data_dir = gateway, keyring, dsn, data_dir
-        self._places = QuerySlots(ANSWERS)
+        self._downloads = QuerySlots(DOWNLOAD_LIMITS)
 
     @asynccontextmanager
     async def events(self, org_id: int) -> AsyncIterator[tuple[LakeManifest, BinaryIO]]:
@@ -64,7 +64,7 @@ class LakeSource:
 
         Raises NoPartsError, TooManyQueriesError, QueryTimeoutError or DatabaseUnavailableError.
         """
-        async with self.sending(org_id):
+        async with self.slot(org_id):
             with TemporaryFile() as output:
                 async with self._snapshot(org_id) as tx:
                     shared = await export_snapshot(tx)
@@ -96,7 +96,7 @@ class LakeSource:
     @asynccontextmanager
     async def contacts(self, org_id: int, above: int) -> AsyncIterator[BinaryIO]:
         """Yield a file with the numbers and ids of contacts with numbers above one. Raises as `events`."""
-        async with self.sending(org_id):
+        async with self.slot(org_id):
             with TemporaryFile() as output:
                 async with self._snapshot(org_id) as tx:
                     await _write(output, CONTACTS, _contacts(tx, org_id, above))
@@ -119,9 +119,9 @@ class LakeSource:
         except TimeoutError:
             raise QueryTimeoutError(f"reading the rows took longer than {SNAPSHOT_S:g} s") from None
 
-    def sending(self, org_id: int) -> AbstractAsyncContextManager[None]:
-        """Hold one of the places for answers; raise TooManyQueriesError if none is free in time."""
-        return self._places.acquire(org_id)
+    def slot(self, org_id: int) -> AbstractAsyncContextManager[None]:
+        """Hold a slot for one download; raise TooManyQueriesError if none is free in time."""
+        return self._downloads.acquire(org_id)
 
     async def open_file(self, tx: Transaction, org_id: int, file: str) -> tuple[int, PartFile] | None:
         """Open a file that is listed now and return its descriptor; None if it is not, or not on this machine."""

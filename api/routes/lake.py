@@ -61,7 +61,7 @@ async def read_file(request: Request, file_id: str) -> None:
     After five minutes the connection is closed, because the file may have been removed since.
     """
     context, org_id = services(request), principal_of(request).org_id
-    async with context.lake.sending(org_id):
+    async with context.lake.slot(org_id):
         async with context.database.transaction() as tx:
             opened = await context.lake.open_file(tx, org_id, file_id)
         if opened is None:

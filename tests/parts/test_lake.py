@@ -260,13 +260,13 @@ async def test_no_snapshot_is_open_while_rows_are_sent(site: Site) -> None:
 
 async def test_few_answers_are_sent_at_a_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = ConcurrencyLimits(per_organization=1, total=2, wait_seconds=0.05)
-    monkeypatch.setattr("api.parts.lake.ANSWERS", limits)
+    monkeypatch.setattr("api.parts.lake.DOWNLOAD_LIMITS", limits)
     source = LakeSource(Gateway(site.database, Keyring(SECRET)), Keyring(SECRET), site.database.dsn, site.folder)
-    async with source.sending(site.org_id):
+    async with source.slot(site.org_id):
         with pytest.raises(TooManyQueriesError):
             async with source.events(site.org_id):
                 pass
-        async with source.sending(site.org_id + 1):
+        async with source.slot(site.org_id + 1):
             pass
 
 
