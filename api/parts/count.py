@@ -79,18 +79,13 @@ class ReportCounts(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-Notify: TypeAlias = Callable[[int, int], None]
-"""Takes the number of buckets that are counted, and of all."""
+async def count(request: CountRequest, on_progress: Callable[[int, int], None] | None = None) -> ReportCounts:
+    """Count a report, or say why it cannot be counted.
 
-
-def _ignore(_: int, __: int) -> None:
-    pass
-
-
-async def count(request: CountRequest, notify: Notify = _ignore) -> ReportCounts:
-    """Count a report, or say why it cannot be counted."""
+    `on_progress` takes the number of buckets that are counted, and of all.
+    """
     try:
-        return (await read(request)).count(notify)
+        return (await read(request)).count(on_progress)
     except (
         NoPartsError,
         UncountableError,
@@ -130,27 +125,29 @@ class ReportRows(msgspec.Struct, frozen=True):
     kernels: Sequence[tuple[Kernel, Array | None]]
     piece_rows: int
 
-    def count(self, notify: Notify = _ignore) -> ReportCounts:
+    def count(self, on_progress: Callable[[int, int], None] | None = None) -> ReportCounts:
         """Read the files and count. Raises UncountableError, OSError or MemoryError."""
         counted = 0
-        notify(counted, len(self.files))
-        for bucket, is_last in self._buckets():
+        if on_progress is not None:
+            on_progress(counted, len(self.files))
+        for bucket, is_last in self._read_pieces():
             for kernel, members in self.kernels:
                 for group in self.groups(_of(bucket, members)):
                     if len(group.at):
                         kernel.add(group)
             if is_last:
                 counted += 1
-                notify(counted, len(self.files))
+                if on_progress is not None:
+                    on_progress(counted, len(self.files))
         records = [kernel.counted() for kernel, _ in self.kernels]
         if sum(len(rows) for of_kernel in records for rows in of_kernel.values()) > MAX_RECORDS:
             raise UncountableError(f"the answer has more than {MAX_RECORDS} records")
         return ReportCounts(tuple(encode(of_kernel).decode() for of_kernel in records), self.snapshot)
 
-    def _buckets(self) -> Iterator[tuple[Bucket, bool]]:
-        """Yield each bucket in pieces, and for each whether it is the last one.
+    def _read_pieces(self) -> Iterator[tuple[Bucket, bool]]:
+        """Yield the pieces of each bucket, each with whether its bucket ends with it.
 
-        Each of some threads reads ahead by one piece, of buckets of its own.
+        Every reader thread has buckets of its own, and reads one piece ahead.
         """
         shares = [self._pieces(range(number, len(self.files), READERS)) for number in range(READERS)]
         with ThreadPoolExecutor(READERS) as readers:
@@ -294,10 +291,10 @@ def main() -> None:
         return
     request = msgspec.json.decode(asked, type=CountRequest)
 
-    def notify(counted: int, buckets: int) -> None:
+    def note(counted: int, buckets: int) -> None:
         write_progress(Path(request.data_dir), request.org_id, ReportProgress(request.name, counted, buckets))
 
-    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(count(request, notify))))
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(count(request, note))))
     sys.stdout.flush()
     os._exit(0)  # the reader would wait 50 ms longer for the modules to be taken down
 
