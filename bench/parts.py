@@ -49,7 +49,7 @@ def synthesise(
         for run in range(runs):
             counts = chance.poisson(weights / weights.sum() * (events / buckets / runs))
             file = UUID(bytes=chance.bytes(16)).hex
-            writer = files.FileWriter(files.path(data_dir, org_id, file), KEYS)
+            writer = files.FileWriter(files.path(data_dir, org_id, file), KEYS, file, bucket, f"run_{run}")
             ends = np.cumsum(counts)
             start = 0
             while start < len(numbers):
@@ -60,7 +60,7 @@ def synthesise(
                 if len(chosen):
                     writer.write(_events(chance, chosen, span, days * _DAY_US // runs))
                 start = end
-            parts.append(writer.finish(file, bucket, f"run_{run}"))
+            parts.append(writer.finish())
     return parts
 
 

@@ -346,16 +346,16 @@ class _Builder:
 
     def _write(self, tables: Iterable[tuple[Slot, pa.Table]], keys: Sequence[str]) -> list[PartFile]:
         """Write sorted tables, in their order, to one file for each slot."""
-        writers: dict[Slot, tuple[str, files.FileWriter]] = {}
+        writers: dict[Slot, files.FileWriter] = {}
         try:
             for slot, table in tables:
                 if slot not in writers:
                     file = uuid7(to_us(self._now()))
-                    writers[slot] = file, files.FileWriter(self._path(file), keys)
-                writers[slot][1].write(table)
-            written = [writer.finish(file, *slot) for slot, (file, writer) in writers.items()]
+                    writers[slot] = files.FileWriter(self._path(file), keys, file, *slot)
+                writers[slot].write(table)
+            written = [writer.finish() for writer in writers.values()]
         except BaseException:
-            for _, writer in writers.values():
+            for writer in writers.values():
                 writer.abandon()
             raise
         files.flush_folder(files.folder(self._data_dir, self._org_id))

@@ -268,8 +268,10 @@ def split(table: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
 class FileWriter:
     """Writes a file under a temporary name; `finish` flushes it to the disk and gives it its name."""
 
-    def __init__(self, target: Path, keys: Sequence[str]) -> None:
+    def __init__(self, target: Path, keys: Sequence[str], file: str, bucket: int, month: str) -> None:
+        """Begin to write `target`, which will be the file `file` of a bucket and month."""
         self._target = target
+        self._file, self._bucket, self._month = file, bucket, month
         self._temporary = target.with_suffix(TEMPORARY)
         self._rows = 0
         self._bounds: list[tuple[int, int]] = []
@@ -292,8 +294,8 @@ class FileWriter:
         self._rows += table.num_rows
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
-    def finish(self, file: str, bucket: int, month: str) -> PartFile:
-        """Flush the file, give it its name, and return it as one of a bucket and month."""
+    def finish(self) -> PartFile:
+        """Flush the file, give it its name, and return what is listed of it."""
         self._writer.close()
         with self._temporary.open("rb") as content:
             sha256 = hashlib.file_digest(content, "sha256").digest()
@@ -301,7 +303,7 @@ class FileWriter:
             size = os.fstat(content.fileno()).st_size
         self._temporary.rename(self._target)
         firsts, lasts = zip(*self._bounds, strict=True)
-        return PartFile(file, bucket, month, self._rows, size, min(firsts), max(lasts), sha256)
+        return PartFile(self._file, self._bucket, self._month, self._rows, size, min(firsts), max(lasts), sha256)
 
     def abandon(self) -> None:
         """Remove what was written so far, also if it is finished."""

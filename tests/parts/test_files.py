@@ -98,9 +98,9 @@ def table(chance: np.random.Generator, rows: int, contacts: int) -> pa.Table:
 
 
 def write(path: Path, events: pa.Table, keys: tuple[str, ...]) -> None:
-    writer = files.FileWriter(path, keys)
+    writer = files.FileWriter(path, keys, path.name, 0, "other")
     writer.write(files.with_typed_columns(events, keys))
-    writer.finish("", 0, "other")
+    writer.finish()
 
 
 def test_ties_are_ordered_by_id() -> None:
