@@ -90,6 +90,11 @@ def list_files(data_dir: Path, org_id: int) -> list[Path]:
     return [file for file in own.iterdir() if file.is_file()] if own.is_dir() else []
 
 
+def has_any(data_dir: Path) -> bool:
+    """Return whether any organization has a file in the folder."""
+    return any((data_dir / "parts").glob("*/*.parquet"))
+
+
 def schema(keys: Sequence[str]) -> pa.Schema:
     """Return the schema of files with columns for these keys of payloads."""
     typed = [

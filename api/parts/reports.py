@@ -43,7 +43,7 @@ class ReportCounter:
 
     async def start(self) -> None:
         """Start the process of the first report, if an organization has parts."""
-        if self._data_dir is not None and any((self._data_dir / "parts").glob("*/*.parquet")):
+        if self._data_dir is not None and files.has_any(self._data_dir):
             await self._start_spare()
 
     async def count(self, org_id: int, report: ReportBody) -> ReportCounts | None:
