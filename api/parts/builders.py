@@ -102,7 +102,7 @@ class DueBuilds:
         self._database, self._data_dir = database, data_dir
         self._paused_until: datetime | None = None
         self._next_search: datetime | None = None
-        self._is_refused = False
+        self._has_logged_citus = False
 
     def pause(self, now: datetime) -> None:
         """Look again after a while: the last builder failed."""
@@ -115,8 +115,8 @@ class DueBuilds:
         folder = files.find_folder_id(self._data_dir)
         async with self._database.transaction() as tx:
             if await is_distributed(tx):
-                if not self._is_refused:
-                    self._is_refused = True
+                if not self._has_logged_citus:
+                    self._has_logged_citus = True
                     _log.warning("parts_unsupported", extra={"reason": build.ON_CITUS})
                 return []
             oldest, _ = await store.find_oldest_open(tx)
@@ -165,7 +165,8 @@ async def build_all(
                 result = await build.build(own, data_dir, org_id, now)
         except build.BusyError:
             continue
-        except (build.OtherFolderError, build.UnsupportedError) as error:  # nothing is wrong where the files are
+        except (build.OtherFolderError, build.UnsupportedError) as error:
+            # Not a failed build: the files are elsewhere, or there can be none.
             problems[org_id] = str(error)
         except DatabaseUnavailableError:
             raise

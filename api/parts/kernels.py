@@ -125,8 +125,9 @@ class Texts:
         self._end = max(self._texts, default=-1) + 1
         self._lock = threading.Lock()  # several threads read files
 
-    def __len__(self) -> int:
-        """Return the number of the next text: some before it may have no text."""
+    @property
+    def end(self) -> int:
+        """The number of the next text: some before it may have no text."""
         return self._end
 
     def __getitem__(self, number: int) -> str:
@@ -427,9 +428,9 @@ class CohortsKernel(_CohortKernel):
 
 
 class _Groups(NamedTuple):
-    """Places by a pair of whole numbers. `order`: the places of the first pair, then those of the second, and so on.
+    """The rows of two arrays, grouped by their pair of values.
 
-    `starts`: where the places of each pair start in it.
+    `order` has the rows pair by pair; `starts`, where each pair begins in it.
     """
 
     pairs: list[tuple[int, int]]
@@ -634,7 +635,7 @@ class PathsKernel(Kernel):
         kept = number < self._steps
         path = np.full((len(starts), self._steps), -1, np.int64)
         path[np.cumsum(number == 0)[kept] - 1, number[kept]] = event[kept]
-        for events, contacts in _count_rows(path, len(self._names)):
+        for events, contacts in _count_rows(path, self._names.end):
             self._contacts[events] += contacts
 
     def counted(self) -> dict[str, Any]:
