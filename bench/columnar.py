@@ -102,7 +102,7 @@ def _synthesised(folder: Path, events: int) -> list[PartFile]:
 
 
 async def _list(dsn: str, folder: Path, written: list[PartFile]) -> None:
-    """List the files as the builder does. Nothing is in the heap that is not in them."""
+    """List the files as the builder does. There are no unfiled rows."""
     at = datetime.now(UTC)
     buckets = max(part.bucket for part in written) + 1
     async with Database(dsn) as database, database.transaction() as tx:

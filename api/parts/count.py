@@ -113,14 +113,14 @@ async def read(request: CountRequest) -> "ReportRows":
 class ReportRows(msgspec.Struct, frozen=True):
     """A report before its files are read.
 
-    `files`, `heap`: of each bucket. `kernels`: each with the contacts that it counts, or None for all.
+    `files`, `unfiled`: of each bucket. `kernels`: each with the contacts that it counts, or None for all.
     """
 
     snapshot: Snapshot
     wanted: ReportedEvents
     texts: Texts
     files: Sequence[Sequence[Path]]
-    heap: Sequence[Sequence[SortedEvents]]
+    unfiled: Sequence[Sequence[SortedEvents]]
     groups: Groups
     kernels: Sequence[tuple[Kernel, Array | None]]
     piece_rows: int
@@ -167,7 +167,9 @@ class ReportRows(msgspec.Struct, frozen=True):
                 first, ends = 0, divide([last for file in opened for last in file.lasts()], self.piece_rows)
                 for end in ends:
                     runs = [run for file in opened for run in file.until(end)]
-                    bucket = merged([*runs, *(of_contacts(run, first, end) for run in self.heap[number])], self.wanted)
+                    bucket = merged(
+                        [*runs, *(of_contacts(run, first, end) for run in self.unfiled[number])], self.wanted
+                    )
                     yield bucket, end == ends[-1]
                     first = end
 
@@ -196,7 +198,7 @@ class _Reader:
             self._request.as_of,
             np.array(listing.touched_numbers, np.int64),
         )
-        heap = [
+        unfiled = [
             split_run(run_of_page(page, names, wanted, self._texts, touched=touched), progress.buckets)
             async for page, touched in read_unfiled(tx, self._org_id, progress.closed, listing.touched)
         ]
@@ -210,7 +212,7 @@ class _Reader:
             wanted,
             self._texts,
             of_buckets,
-            [[of_run[number] for of_run in heap] for number in range(progress.buckets)],
+            [[of_run[number] for of_run in unfiled] for number in range(progress.buckets)],
             groups,
             kernels,
             self._request.piece_rows,

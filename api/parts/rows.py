@@ -1,6 +1,6 @@
-"""Events of parts and of the heap as the arrays that kernels count: filtered, in one order, with values of payloads.
+"""Events of files and unfiled rows as the arrays that kernels count: filtered, in one order, with values of payloads.
 
-A bucket is read from several runs, each sorted: the row groups of its files, and its rows of the heap. Events of a
+A bucket is read from several runs, each sorted: the row groups of its files, and its unfiled rows. Events of a
 contact at the same microsecond are ordered by id, as in Postgres; the ids are read only where such events are in
 different files.
 """
@@ -31,9 +31,10 @@ _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class ReportedEvents(NamedTuple):
-    """What a report reads. `kernel`: the one that counts it, or one like it.
+    """What a report reads.
 
-    `by`, `value`: paths into the payload. `without`: numbers of contacts that are read from the heap, in order.
+    `kernel`: says which events to read; with several segments, any of their kernels, because they read the same.
+    `by`, `value`: paths into the payload. `without`: contacts whose events are all unfiled, ascending.
     """
 
     kernel: Kernel
@@ -46,9 +47,9 @@ class ReportedEvents(NamedTuple):
 
 
 class SortedEvents(NamedTuple):
-    """Sorted events of consecutive row groups of a file, or of the heap. `texts`: numbers of the texts at `by`.
+    """Sorted events of consecutive row groups of a file, or unfiled ones. `texts`: numbers of the texts at `by`.
 
-    `rows`: their places in the row groups. `ids`: of events of the heap; those of files are read when they are needed.
+    `rows`: their places in the row groups. `ids`: of unfiled events; those of files are read when they are needed.
     """
 
     contact: Array
@@ -378,11 +379,11 @@ def _way(root: dict[str, msgspec.Raw], path: Sequence[str]) -> bytes | None:
     return None if value is None else bytes(value)
 
 
-# --- From the heap
+# --- Unfiled rows
 
 
 def run_of_page(page: EventPage, names: Texts, wanted: ReportedEvents, texts: Texts, *, touched: bool) -> SortedEvents:
-    """Return the events of the heap that a report reads, sorted. `names` gets the numbers of new names."""
+    """Return the unfiled events that a report reads, sorted. `names` gets the numbers of new names."""
     known = page.events.dictionary_encode()
     codes = np.array([names.number(name) for name in known.dictionary.to_pylist()], np.int64)
     event = codes[known.indices.to_numpy()] if len(codes) else np.zeros(0, np.int64)
