@@ -18,7 +18,6 @@ from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -80,8 +79,7 @@ def compare(events: int) -> list[Row]:
         written = _synthesised(folder, events)
         asyncio.run(_list(database.dsn, folder, written))
         paths = [files.path(folder, _ORG, part.file) for part in written]
-        # COPY is not for tables with row-level security, except for a superuser.
-        admin_dsn = urlsplit(server.admin_dsn)._replace(path=urlsplit(database.dsn).path).geturl()
+        admin_dsn = postgres.admin_dsn(server, database)
         if events <= _STORED_EVENTS:
             _store(admin_dsn, paths, events)
             asyncio.run(_lift_limits(admin_dsn, database.dsn))

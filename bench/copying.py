@@ -8,13 +8,12 @@ transaction, is timed.
 import time
 from datetime import datetime
 from typing import LiteralString
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
 
 from bench.figures import Slice
-from bench.postgres import Database, Postgres, connect
+from bench.postgres import Database, Postgres, admin_dsn, connect
 from bench.processes import cpu_seconds
 
 TABLES = (
@@ -43,8 +42,7 @@ def copy_rows(server: Postgres, source: Database, target: Database, since: datet
         rows = {table: _take(reading, table, since) for table in TABLES}
         row = reading.execute("SELECT count(*) FROM workbench.events WHERE created_at >= %s", (since,)).fetchone()
     assert row is not None
-    place = urlsplit(server.admin_dsn)._replace(path=urlsplit(target.dsn).path).geturl()
-    with connect(place) as writing:  # a superuser, because row-level security refuses COPY
+    with connect(admin_dsn(server, target)) as writing:
         spent, begun = cpu_seconds(server.pid), time.perf_counter()
         with writing.transaction():
             for table, parts in rows.items():

@@ -65,6 +65,11 @@ def create(server: Postgres, name: str) -> str:
     return urlsplit(server.dsn)._replace(path=f"/{name}").geturl()
 
 
+def admin_dsn(server: Postgres, database: Database) -> str:
+    """Return the DSN of a superuser: for others, COPY refuses tables with row-level security."""
+    return urlsplit(server.admin_dsn)._replace(path=urlsplit(database.dsn).path).geturl()
+
+
 async def _prepare(dsn: str) -> Database:
     await migrate(dsn)
     keyring = Keyring(SECRET)
