@@ -5,8 +5,7 @@ organization, whatever the number of API processes (`turns`). The SQL of the rep
 organization without parts, what the kernels cannot count exactly, and a report that waited too long for its turn.
 
 A process takes half a second to start, most of it for imports: longer than the SQL of a report over a million events.
-So the one of the next report waits for it from the start of the service, if there are parts, or from the end of the
-report before.
+So a process is started ahead: with the service if there are parts, and after each report.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Which reports are being counted, and how far they are: files with locks, in the folder `reports` of the data folder.
+"""Turns and progress of reports that are counted over parts: lock files in the folder `reports` of the data folder.
 
 One report of an organization is counted at a time, and two of all. A process that counts holds the lock of its
 organization's file, in which it notes the buckets that it has counted, and of one of the files that all share. So every
