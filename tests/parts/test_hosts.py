@@ -1,4 +1,4 @@
-"""Several machines on one database: real servers and builders, each with its own data folder, or with shared parts."""
+"""Several machines on one database, each with its own data folder, or with shared parts; and a restored database."""
 
 import asyncio
 import os
@@ -12,7 +12,10 @@ import httpx
 import psycopg
 import pytest
 
+from api.embedded import Server
+from tests.conftest import clone
 from tests.installation import Api, Installation, installation
+from tests.promises.test_backup import command
 
 __all__ = ["installation"]
 
@@ -108,3 +111,38 @@ async def test_machines_that_share_the_folder_of_parts(installation: Installatio
         row = connection.execute("SELECT count(*), sum(rows) FILTER (WHERE removed_at IS NULL) FROM workbench.parts")
         files, events = row.fetchone() or (0, 0)
     assert (len([*(tmp_path / "shared" / "1").iterdir()]), events) == (files, 60 * ROUNDS)
+
+
+async def test_a_backup_that_is_older_than_the_files(
+    installation: Installation, postgres: Server, template: str, tmp_path: Path
+) -> None:
+    """The folder has events that the restored database does not have, and the cluster is the same."""
+    keys = await installation.organization()
+    api = installation.start_api()
+
+    def run(dsn: str, *arguments: str) -> str:
+        done = command(installation, dsn, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    send(api, keys["live"], 0, 5)
+    run(installation.dsn, "parts", "build", "--org", "demo")
+    source, rows = ask(api, keys["workbench"])
+    assert (source, [row[2] for row in rows]) == ("parts", [3, 0])
+    run(installation.dsn, "backup", str(tmp_path / "backup"))
+    send(api, keys["live"], 5, 60)
+    run(installation.dsn, "parts", "build", "--org", "demo")
+    source, later = ask(api, keys["workbench"])
+    assert (source, [row[2] for row in later]) == ("parts", [7, 7])
+    with clone(postgres, template) as other:
+        run(other, "restore", str(tmp_path / "backup"))
+        moved = Installation(other, tmp_path)
+        try:
+            api = moved.start_api()
+            assert ask(api, keys["workbench"]) == ("sql", rows)
+            run(other, "parts", "build", "--org", "demo")
+            assert ask(api, keys["workbench"]) == ("parts", rows)
+        finally:
+            moved.stop()
+        assert run(other, "parts", "verify") == "demo\tparts and database are equal\n"
+        assert len([*(tmp_path / "parts" / "1").iterdir()]) == 1
