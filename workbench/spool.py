@@ -313,10 +313,10 @@ class Spool:
         # 16 to 64 files fill the folder: fewer waste space, more need descriptors.
         self._file_bytes = max(min(_FILE_BYTES, max_bytes // 16), max_bytes // 64)
         self.lanes = self._new_lanes()
+        _spools.add(self)  # before it has files, which a forked process has to close
         with self._errors():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_over({self._key})
-        _spools.add(self)
 
     def add(self, lane: int, event: bytes) -> None:
         """Store an event, which survives the end of the process when this returns."""
@@ -384,8 +384,6 @@ class Spool:
 
     def forget(self) -> None:
         """Leave the files to the parent of this process."""
-        global _fork_lock  # noqa: PLW0603  a thread of the parent may have held it
-        _fork_lock = threading.RLock()
         for lane in self.lanes:
             lane.forget()
 
@@ -580,7 +578,9 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # The locks of the files end with the parent, not with this process. uWSGI calls this without `_before_fork`.
+    # A new lock, because the thread that held it is in the parent only. uWSGI calls this without `_before_fork`.
+    global _fork_lock  # noqa: PLW0603
+    _fork_lock = threading.RLock()
     _held_locks.clear()
     for spool in list(_spools):
         spool.forget()

@@ -333,6 +333,20 @@ def test_forked_processes_share_a_client(running: Running, spool: Path) -> None:
     assert len(stored_keys(running, "client:forked")) == 81
 
 
+def test_a_process_forked_after_the_import_makes_a_client_of_its_own(running: Running, spool: Path) -> None:
+    program = f"""
+import os
+from workbench import Client
+if os.fork() == 0:
+    client = Client({running.url!r}, {running.keys["live"]!r}, spool={str(spool)!r})
+    client.track("client:import", external_id="c1")
+    os._exit(client.flush(30))
+print(os.wait()[1])
+"""
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "0\n"
+    assert len(stored_keys(running, "client:import")) == 1
+
+
 def test_workers_of_uwsgi_send_their_own_events(running: Running, spool: Path) -> None:
     """With `py-call-osafterfork` it tells Python of a fork afterwards only, while threads of the parent send."""
     process = producer(
