@@ -14,11 +14,11 @@ import contextlib
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
@@ -42,7 +42,7 @@ from workbench.event_json import (
     sending_key,
 )
 from workbench.language.codec import decode
-from workbench.spool import LANES, Backlog, EventFile, Lane, Spool, no_fork
+from workbench.spool import LANES, Backlog, EventFile, Lane, Spool, fork_lock
 
 if TYPE_CHECKING:
     from workbench.connection import Connection
@@ -61,7 +61,6 @@ _REFUSALS = (400, 422)
 _EXIT_TIMEOUT_S = 2.0  # the end of a process waits so long; the file keeps the other events
 
 logger = logging.getLogger("workbench.client")
-_T = TypeVar("_T")
 
 
 class RejectedEvent(msgspec.Struct, frozen=True):
@@ -179,7 +178,10 @@ class Client:
 
     def close(self, timeout_s: float = 10.0) -> int:
         """Send for up to `timeout_s` seconds, and return how many events the folder keeps for a later client."""
-        return 0 if self._closed else self._close(lambda: self.flush(timeout_s))
+        if self._closed:
+            return 0
+        with self._closing():
+            return self.flush(timeout_s)
 
     async def aflush(self, timeout_s: float = 30.0) -> int:
         """Do what `flush` does, without blocking the event loop."""
@@ -195,13 +197,15 @@ class Client:
 
     def _exit(self) -> None:
         if not self._closed:
-            self._close(lambda: self._send_all(_EXIT_TIMEOUT_S))
+            with self._closing():
+                self._send_all(_EXIT_TIMEOUT_S)
 
-    def _close(self, finish: Callable[[], _T]) -> _T:
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
         self._closed = True
         atexit.unregister(self._exit)
         try:
-            return finish()
+            yield
         finally:
             # A forked process has a copy of its parent's, whose locks threads of the parent may have held.
             if self._sender is not None and self._sender.is_alive():
@@ -234,7 +238,7 @@ class Client:
         sender = self._sender
         if sender is not None and sender.is_alive():
             return sender
-        with no_fork():
+        with fork_lock():
             if self._sender is not None and self._sender.is_alive():  # another thread was faster
                 return self._sender
             if self._is_starting:  # and this is a signal handler of that thread
@@ -340,7 +344,7 @@ class _Sender(threading.Thread):
     def connection(self) -> "Connection":
         with self._connecting:
             if self._connection is None:
-                with no_fork():  # httpx imports parts of itself when it is first used
+                with fork_lock():  # httpx imports parts of itself when it is first used
                     from workbench.connection import Connection
 
                     self._connection = Connection(self.url, self._key)
@@ -499,7 +503,7 @@ class _LaneSender(threading.Thread):
     def _hand_over(
         self, events: Sequence[bytes], results: Sequence[JsonObject], on_receipt: "Callable[[Receipt], object]"
     ) -> None:
-        with no_fork():
+        with fork_lock():
             from workbench.events import Receipt
 
         for event, result in zip(events, results, strict=False):

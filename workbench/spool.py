@@ -8,7 +8,7 @@
 An event is in its file when `add` returns, because it was given to the operating system: it survives the end of the
 process. Files are forced to the disk once a second, so the last seconds may be lost when the machine loses power.
 
-A file that is taken over is read while its events are sent: a backlog takes no time and no memory at the start.
+A file that is taken over is read while its events are sent, so a client starts at once, however many wait.
 
 A file of events is locked by the client that writes it, until its process ends. Then another client of the same
 organization and kind of key locks it, and sends what waits in it. `key` is the fingerprint of a key, `stamp` the moment
@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -39,7 +38,7 @@ else:
 LANES = 4  # files that are written, and sent, at a time. Events with the same contact are in one lane, in their order
 MAX_REJECTED = 10_000  # the oldest are dropped, so that invalid events cannot fill the disk
 MAX_REJECTED_BYTES = 16_777_216
-_REJECTED_SLACK = 1.1  # the file is written anew when it is so many times larger
+_REJECTED_SLACK = 1.1  # the file is rewritten when it is 10 % over a limit
 _FILE_BYTES = 16_777_216  # the size at which a new file begins
 _MAX_FILES = 32  # of a lane that are open; a process that takes over more would run out of descriptors
 _HEADER_BYTES = 20
@@ -411,7 +410,7 @@ class Spool:
 
     def _take_over(self, keys: Collection[str]) -> bool:
         took_any = False
-        with no_fork():  # a child would keep the lock of a file that it does not know
+        with fork_lock():
             for path in sorted(self.folder.glob("*.events"), key=lambda path: path.name.partition(".")[2]):
                 key, _, name = path.stem.partition(".")
                 lane = self.lanes[int(name[-1])] if name[-1:] in _LANE_NAMES else None
@@ -553,19 +552,20 @@ else:
 
 _spools: "weakref.WeakSet[Spool]" = weakref.WeakSet()
 _fork_lock = threading.RLock()
-_held_locks: list[Any] = []
+_held_locks: list["threading.RLock"] = []
 
 
-def no_fork() -> Any:
-    """Return the lock that a thread holds while it imports or takes files over, and that a fork waits for.
+def fork_lock() -> contextlib.AbstractContextManager[bool]:
+    """Return the lock that a fork waits for. Hold it while importing, or while taking files over.
 
-    A child would have half a module, or an unknown lock of a file.
+    Otherwise a child would have half a module, or the lock of a file that it does not know. (A function, because a
+    child gets a new lock.)
     """
     return _fork_lock
 
 
 def _before_fork() -> None:
-    for lock in (no_fork(), *(lane.lock for spool in list(_spools) for lane in spool.lanes)):
+    for lock in (_fork_lock, *(lane.lock for spool in list(_spools) for lane in spool.lanes)):
         lock.acquire()
         _held_locks.append(lock)
 
