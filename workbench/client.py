@@ -1,7 +1,8 @@
 """A client for backends: `track` stores an event in a file on this machine, and threads send it to the service.
 
 An event that `track` returned from is not lost when its process is killed, or the service cannot be reached. It has one
-idempotency key from the beginning, so the service stores it once, however often it is sent.
+idempotency key from the beginning, so the service stores it once, however often it is sent. Events that the service
+rejects are kept apart, the newest 10,000 of them, and logged.
 
     track → Spool.add → (a thread for each lane) Lane.oldest → POST /events/batch → Lane.settle
 
@@ -55,6 +56,7 @@ _LONGEST_RETRY_AFTER_S = 300.0
 _IDLE_S = 60.0  # a thread that has nothing to send is woken by `track`
 _SYNC_INTERVAL_S = 1.0
 _REGISTER_TIMEOUT_S = 2.0
+_REJECTED_LOG_INTERVAL_S = 60.0
 _TAKE_OVER_INTERVAL_S = 5.0  # how often a process looks for files of processes that ended
 _TOO_LARGE = 413
 _REFUSALS = (400, 422)
@@ -305,6 +307,8 @@ class _Sender(threading.Thread):
         self._connection: Connection | None = None
         self._connecting = threading.Lock()
         self._logged: str | None = None
+        self._rejected = self._dropped = 0  # since the last warning
+        self._warned_s: float | None = None
 
     @property
     def failure(self) -> WorkbenchError | None:
@@ -360,6 +364,18 @@ class _Sender(threading.Thread):
                 logger.info("events are sent again")
             else:
                 logger.warning("events wait in %s: %s", self._spool.folder, failure)
+
+    def report_rejected(self, count: int, dropped: int, error: str) -> None:
+        """Log how many events were rejected, at most once a minute."""
+        self._rejected += count
+        self._dropped += dropped
+        now_s = environment.monotonic_s()
+        if self._warned_s is not None and now_s < self._warned_s + _REJECTED_LOG_INTERVAL_S:
+            return
+        self._warned_s = now_s
+        older = f" ({self._dropped} older ones were deleted)" if self._dropped else ""
+        logger.warning("rejected events in %s: %d%s: %s", self._spool.folder, self._rejected, older, error)
+        self._rejected = self._dropped = 0
 
     def register(self) -> bool:
         """Note whose key this is, if the service accepts it; return whether other keys' events may be sent with it.
@@ -491,7 +507,8 @@ class _LaneSender(threading.Thread):
         waits = next((refusal for refusal in refused if refusal[1].startswith((RATE_LIMITED, UNAVAILABLE))), None)
         count = len(events) if waits is None else waits[0]
         if rejected := [(events[number], error) for number, error in refused if number < count]:
-            self._spool.reject(self._number, rejected)
+            dropped = self._spool.reject(self._number, rejected)
+            self._sender.report_rejected(len(rejected), dropped, rejected[-1][1])
         if count:
             self.failure = None
             self._sender.has_sent = True

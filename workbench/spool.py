@@ -350,8 +350,8 @@ class Spool:
                     with contextlib.suppress(OSError, ValueError):  # it was deleted: all its events are settled
                         os.fsync(file.descriptor)
 
-    def reject(self, lane: int, rejected: Sequence[tuple[bytes, str]]) -> None:
-        """Keep events with their errors."""
+    def reject(self, lane: int, rejected: Sequence[tuple[bytes, str]]) -> int:
+        """Keep events with their errors; return how many older ones were deleted for them."""
         with self._locked() as path:
             with os.fdopen(_open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
                 for event, error in rejected:
@@ -360,7 +360,11 @@ class Spool:
             content = path.read_bytes()
             lines = content.count(b"\n")
             if lines > MAX_REJECTED * _REJECTED_SLACK or len(content) > MAX_REJECTED_BYTES * _REJECTED_SLACK:
-                _write_rejections(path, _newest(_read_rejections(path)))
+                rejections = _read_rejections(path)
+                newest = _newest(rejections)
+                _write_rejections(path, newest)
+                return len(rejections) - len(newest)
+            return 0
 
     def rejected(self, limit: int) -> list[Rejection]:
         """Return rejected events, newest first."""

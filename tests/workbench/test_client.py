@@ -87,6 +87,23 @@ def test_a_rejected_event_is_kept_with_its_error_and_stops_no_other(running: Run
     assert all(receipt.idempotency_key for receipt in receipts)
 
 
+def test_rejected_events_are_logged_with_those_that_were_deleted(
+    running: Running, spool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("workbench.spool.MAX_REJECTED", 10)
+    with Client(f"http://127.0.0.1:{free_port()}", running.keys["live"], spool=spool) as client:
+        for _ in range(15):
+            client.track("not a name", external_id="c1")
+        client.close(timeout_s=0)
+    with Client(running.url, running.keys["live"], spool=spool) as client:
+        for _ in range(2):  # the second time within a minute
+            client.flush()
+            client.track("not a name", external_id="c1")
+        error = client.rejected(1)[0].error
+    logged = [message for message in caplog.messages if message.startswith("rejected")]
+    assert logged == [f"rejected events in {spool}: 15 (5 older ones were deleted): {error}"]
+
+
 def test_events_wait_without_a_service_and_are_sent_by_a_later_client(running: Running, spool: Path) -> None:
     with Client(f"http://127.0.0.1:{free_port()}", running.keys["live"], spool=spool) as offline:
         key = offline.track("client:later", external_id="c1")

@@ -20,6 +20,7 @@ const FIRST_PAUSE_MS = 500; // after failures
 const LONGEST_PAUSE_MS = 30_000;
 const LONGEST_RETRY_AFTER_MS = 300_000;
 const TAKE_OVER_INTERVAL_MS = 5_000; // how often a client looks for files of clients that ended
+const REJECTED_WARNING_INTERVAL_MS = 60_000;
 const REQUEST_TIMEOUT_MS = 30_000;
 const EXIT_TIMEOUT_MS = 2_000; // the end of a process waits so long; the file keeps the other events
 const WAITING_ERRORS = /^(RATE_LIMITED|INGEST_UNAVAILABLE)/;
@@ -61,7 +62,8 @@ export interface RejectedEvent {
  *     new Client().track("deposit", { externalId: "user_1", payload: { amountUsd: 120 } });
  *
  * An event that `track` returned from is not lost when the process is killed or the service cannot be reached. It has
- * one idempotency key from the beginning, so the service stores it once, however often it is sent.
+ * one idempotency key from the beginning, so the service stores it once, however often it is sent. Events that the
+ * service rejects are kept apart, the newest 10,000 of them, and a warning says so.
  */
 export class Client {
   readonly url: string;
@@ -77,6 +79,9 @@ export class Client {
   #isUrgent = false; // `flush` was called: the sender leaves out its next pause
   #flushing: (() => void)[] = []; // callers of `flush`, which look again after each round
   #settled = 0;
+  #rejected = 0; // since the last warning
+  #deleted = 0;
+  #warnedAt = -Infinity;
   #tookOver = false;
   #tookOverAt = -Infinity;
   #running: Promise<void>;
@@ -223,10 +228,12 @@ export class Client {
     if (!Array.isArray(results) || results.length !== events.length) throw this.#strangeAnswer(status);
     const outcomes = events.map((event, index) => ({ event, receipt: results[index]! }));
     const settled = outcomes.filter(({ receipt }) => !WAITING_ERRORS.test(receipt.error ?? ""));
-    this.#spool.settle(
+    const rejected = settled.filter(({ receipt }) => !receipt.accepted);
+    const deleted = this.#spool.settle(
       settled.filter(({ receipt }) => receipt.accepted).map(({ event }) => event),
-      settled.filter(({ receipt }) => !receipt.accepted).map(({ event, receipt }) => [event, String(receipt.error)]),
+      rejected.map(({ event, receipt }) => [event, String(receipt.error)]),
     );
+    if (rejected.length > 0) this.#reportRejected(rejected.length, deleted, String(rejected.at(-1)!.receipt.error));
     this.#settled += settled.length;
     for (const { event, receipt } of settled) this.#handOver(event, receipt);
     const waits = results.find((receipt) => WAITING_ERRORS.test(receipt.error ?? ""));
@@ -291,6 +298,17 @@ export class Client {
       process.emitWarning(`events wait in ${this.#spool.folder}: ${failure.message}`, "EventWorkbench");
     }
     this.failure = failure;
+  }
+
+  /** Warn how many events were rejected, at most once a minute. */
+  #reportRejected(count: number, deleted: number, error: string): void {
+    this.#rejected += count;
+    this.#deleted += deleted;
+    if (performance.now() < this.#warnedAt + REJECTED_WARNING_INTERVAL_MS) return;
+    this.#warnedAt = performance.now();
+    const older = this.#deleted > 0 ? ` (${this.#deleted} older ones were deleted)` : "";
+    process.emitWarning(`rejected events in ${this.#spool.folder}: ${this.#rejected}${older}: ${error}`, "EventWorkbench");
+    this.#rejected = this.#deleted = 0;
   }
 
   #hurry(): void {

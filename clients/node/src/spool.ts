@@ -205,14 +205,16 @@ export class Spool {
     return [];
   }
 
-  /** Settle events of one file; the rejected ones are kept with their errors. */
-  settle(accepted: readonly WaitingEvent[], rejected: readonly (readonly [WaitingEvent, string])[]): void {
-    for (const [{ lane, json }, error] of rejected) this.#reject({ error, lane, json });
+  /** Settle events of one file; the rejected ones are kept with their errors. Return how many older ones it deletes. */
+  settle(accepted: readonly WaitingEvent[], rejected: readonly (readonly [WaitingEvent, string])[]): number {
+    let deleted = 0;
+    for (const [{ lane, json }, error] of rejected) deleted += this.#reject({ error, lane, json });
     const settled = [...accepted, ...rejected.map(([event]) => event)];
     const file = settled[0]?.file;
-    if (file === undefined) return;
+    if (file === undefined) return deleted;
     file.settle(settled);
     if (file.waiting === 0 && (file !== this.#current || file.log.bytes > KEPT_BYTES)) this.#drop(file);
+    return deleted;
   }
 
   /** Return rejected events, newest first. */
@@ -288,7 +290,7 @@ export class Spool {
     this.#alive.close();
   }
 
-  #reject(rejection: Rejection): void {
+  #reject(rejection: Rejection): number {
     let log = this.#rejected.at(-1);
     if (log === undefined || log.lines >= REJECTED_PER_FILE || log.bytes >= REJECTED_FILE_BYTES) {
       log = new Log(`${this.#newBase()}.rejected`);
@@ -298,7 +300,13 @@ export class Spool {
     const isTooMuch = (logs: readonly Log[]) =>
       logs.reduce((sum, { lines }) => sum + lines, 0) >= MAX_REJECTED ||
       logs.reduce((sum, { bytes }) => sum + bytes, 0) >= MAX_REJECTED_BYTES;
-    while (this.#rejected.length > 1 && isTooMuch(this.#rejected.slice(1))) this.#rejected.shift()!.delete();
+    let deleted = 0;
+    while (this.#rejected.length > 1 && isTooMuch(this.#rejected.slice(1))) {
+      const oldest = this.#rejected.shift()!;
+      deleted += oldest.lines;
+      oldest.delete();
+    }
+    return deleted;
   }
 
   #drop(file: EventFile): void {

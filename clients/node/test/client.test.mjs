@@ -62,11 +62,16 @@ test("a later client sends what waits, and hands over a receipt for each event",
     event === "not a name" ? { accepted: false, error: "event: no" } : { accepted: true, idempotencyKey };
   const { url } = await serve(t, outcome);
   const receipts = [];
+  const warnings = [];
+  const onWarning = ({ message }) => warnings.push(message);
+  process.on("warning", onWarning);
+  t.after(() => process.off("warning", onWarning));
   const later = new Client({ url, key: "sk_live_x", spool, onReceipt: (receipt) => receipts.push(receipt) });
   assert.equal(await later.flush(60_000), 0);
   const received = receipts.map(({ idempotencyKey, accepted }) => [idempotencyKey, accepted]);
   assert.deepEqual(received, [[keys[0], true], [keys[1], false], [keys[2], true]]);
   assert.deepEqual(later.rejected().map(({ error, event }) => [error, event.event]), [["event: no", "not a name"]]);
+  assert.deepEqual(warnings.filter((text) => text.startsWith("rejected")), [`rejected events in ${spool}: 1: event: no`]);
   assert.equal(await later.close(), 0);
 });
 
