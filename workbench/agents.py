@@ -32,19 +32,25 @@ To propose an automation: look at `catalog`, write it with `draft`, try it with 
 the organization may ask for the approval of a person as well."""
 
 # An @ and the dots of a domain, also as URLs, HTML, JSON, quoted-printable and full-width texts write them, with the
-# spaces, comments and tags that may be around an @. HTML needs no semicolon; `=40` is also a number unless letters
-# follow. Before it, read backwards, the local part of an address, or whatever is there in its place.
-_GAP = r"(?:\s|\\{1,16}[nrt]|&nbsp;|\([^()]{0,40}\)|<[^<>]{0,20}>){0,4}"
-_DOT = r"(?:[.\u3002\uff0e\uff61]|%(?:25)*2e|&#0*46;?|&#x0*2e;?|&period;|\\{1,16}u002e|=2e)"
+# spaces, comments, tags and soft line breaks that may be around an @. HTML needs no semicolon; `=40` is also a number
+# unless letters follow. Before it, read backwards, the local part of an address, or whatever is there in its place.
+_SOFT_BREAK = r"=(?:\r?\n|(?:\\{1,16}r)?\\{1,16}n)"
+_GAP = rf"(?:\s|\\{{1,16}}[nrt]|{_SOFT_BREAK}|&nbsp;|\([^()]{{0,40}}\)|<[^<>]{{0,20}}>){{0,4}}"
+_DOT = (
+    r"(?:[.\u3002\uff0e\uff61]|%(?:25)*2e|%(?:25)*(?:e3%(?:25)*80%(?:25)*82|ef%(?:25)*b(?:c%(?:25)*8e|d%(?:25)*a1))"
+    r"|&(?:amp;)*(?:#0*46;?|#x0*2e;?|period;)|\\{1,16}u002e|=2e)"
+)
 _AT = re.compile(
-    rf"{_GAP}(?P<sign>@|%(?:25)*(?:40|u0040)|&#0*64;?|&#x0*40;?|&commat;|\\{{1,16}}(?:u0040|x40)"
-    rf"|=40(?=[\w.-]{{1,250}}(?:\.|=2e)[a-z]{{2}})|[\uff20\ufe6b]){_GAP}",
+    rf"{_GAP}(?P<sign>@|%(?:25)*(?:40|u0040|ef%(?:25)*bc%(?:25)*a0)|&(?:amp;)*(?:#0*64;?|#x0*40;?|commat;)"
+    rf"|\\{{1,16}}(?:u0040|x40)|=40(?=[\w.-]{{1,250}}(?:\.|=2e)[a-z]{{2}})|[\uff20\ufe6b]){_GAP}",
     re.IGNORECASE,
 )
 _MAX_LOCAL = 320  # characters; a valid one has 64
+_MAX_ADDRESS = 1_000
 _LOCAL_BACKWARDS = re.compile(r"\"\\*[^\"]{1,80}\"\\*|[^\s\"<>()\[\]{},:;|]{1,320}|[^\s\"]{1,320}")
 _DOMAIN = re.compile(
-    rf"(?![\d.]+(?![^\s\"'<>,;]))[^\s\"'<>()\[\]{{}},:;\\|@]{{1,250}}?{_DOT}[^\s\"'<>()\[\]{{}},:;\\|@.]{{2,}}"
+    rf"(?![\d.]+(?![^\s\"'<>,;]))(?:[^\s\"'<>()\[\]{{}},:;\\|@]|{_SOFT_BREAK}){{1,250}}?{_DOT}"
+    rf"(?:{_SOFT_BREAK})?[^\s\"'<>()\[\]{{}},:;\\|@.]{{2,}}"
     r"|\[[\w:.]{2,60}\]",
     re.IGNORECASE,
 )
@@ -145,9 +151,9 @@ class Tools:
         except WorkbenchError as error:
             value = {"error": str(error)}
         text = printable(encode(value).decode())
-        length, text = len(text), text[: 2 * MAX_CHARACTERS]  # enough to find an address that is cut below
+        length = len(text)
         if not self._shows_addresses:
-            text = mask_addresses(text)
+            text = mask_addresses(text, 2 * MAX_CHARACTERS)
         if length > MAX_CHARACTERS:
             return f"{text[:MAX_CHARACTERS]}… cut: the answer has {length:,} characters. Ask for less"
         return text
@@ -158,22 +164,22 @@ def _segment(text: str) -> str:
     return quote(text, safe="") if text.strip(".") else "-"
 
 
-def mask_addresses(text: str) -> str:
-    """Return a text with all but the first character of the local part of every email address in it masked.
+def mask_addresses(text: str, limit: int) -> str:
+    """Return the first `limit` characters with the local part of every email address masked but for its beginning.
 
     More than an address may be masked, such as the path of a URL in front of it.
     """
     pieces, end = [], 0
-    for at in _AT.finditer(text):
+    for at in _AT.finditer(text[: limit + _MAX_ADDRESS]):  # an address may begin before the limit and end after it
         before = text[max(end, at.start() - _MAX_LOCAL) : at.start()]
         local = _LOCAL_BACKWARDS.match(before[::-1])
         start = at.start() - (local.end() if local is not None else 0)
-        if start == at.start("sign") or _DOMAIN.match(text, at.end()) is None:
+        if start >= limit or start == at.start("sign") or _DOMAIN.match(text, at.end()) is None:
             continue
         first = "" if text[start] in '"\\' else text[start]  # a lone backslash would be no JSON
         pieces += [text[end:start], first, MASK]
         end = at.start("sign")
-    return "".join([*pieces, text[end:]])
+    return "".join([*pieces, text[end:limit]])
 
 
 def server(connection: Connection) -> FastMCP:

@@ -415,7 +415,21 @@ async def test_hostile_sessions_publish_nothing_without_receipts_and_see_no_addr
         (r'{"a":"ada@\nexample.com ada\\@example.com"}', r'{"a":"a•••@\nexample.com a•••@example.com"}'),
         (r'{"a":"ad\\u00e4@example.com"}', '{"a":"a•••@example.com"}'),
         ("1 @ 10.50 each, payload @> x", "1 @ 10.50 each, payload @> x"),
+        (
+            "ada&amp;#64;example.com ada&amp;amp;commat;example&amp;#46;com",
+            "a•••&amp;#64;example.com a•••&amp;amp;commat;example&amp;#46;com",
+        ),
+        ("ada%EF%BC%A0example%E3%80%82com", "a•••%EF%BC%A0example%E3%80%82com"),
+        (r'{"a":"ada=\r\n@exam=\r\nple.com"}', r'{"a":"a•••@exam=\r\nple.com"}'),
+        ("ada@exam=\r\nple=\n.com, x=\n1 @ 2", "a•••@exam=\r\nple=\n.com, x=\n1 @ 2"),
     ],
 )
 def test_addresses_in_answers_are_masked(text: str, masked: str) -> None:
-    assert mask_addresses(text) == masked
+    assert mask_addresses(text, len(text)) == masked
+
+
+@pytest.mark.parametrize(
+    ("limit", "masked"), [(4, "one "), (5, "one a•••"), (15, "one a•••"), (17, "one a•••@"), (24, "one a•••@example")]
+)
+def test_an_address_that_ends_behind_the_limit_is_masked(limit: int, masked: str) -> None:
+    assert mask_addresses("one ada.lovelace@example.com two", limit) == masked
