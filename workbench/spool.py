@@ -83,8 +83,9 @@ class EventFile:
             return None
         file = cls(path, descriptor)
         try:
+            _require_lock(path)
             file._write_position()
-        except OSError:  # the disk is full
+        except OSError:  # such as a full disk
             file.delete()
             raise
         return file
@@ -520,6 +521,13 @@ def _open_locked(path: Path, flags: int) -> int | None:
         if not is_locked:
             os.close(descriptor)
     return descriptor if is_locked else None
+
+
+def _require_lock(path: Path) -> None:
+    """Raise OSError if this process could lock its own file again, and so would take it over, as on NFS."""
+    if (descriptor := _open_locked(path, os.O_RDWR)) is not None:
+        os.close(descriptor)
+        raise OSError("its file system, such as NFS, does not lock files: choose a folder on a disk of this machine")
 
 
 if sys.platform == "win32":

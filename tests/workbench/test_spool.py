@@ -1,5 +1,6 @@
 """What a spool keeps when its process ends at any moment, and who may send it."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -127,6 +128,16 @@ def test_a_client_that_takes_a_new_file_over_deletes_it_before_it_unlocks_it(
     add(first, events(1))
     first.close()
     assert (taken, drain(open_spool(folder))) == ([None, True], events(1))
+
+
+def test_a_file_system_whose_locks_are_those_of_the_process_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", fcntl.lockf)  # as the kernel does on NFS
+    spool = open_spool(folder)
+    with pytest.raises(SpoolError, match=r"does not lock files.*The event was not stored"):
+        add(spool, events(1))
+    assert [*folder.iterdir()] == []
 
 
 @pytest.mark.parametrize("bytes_written", [0, 4, 8])
