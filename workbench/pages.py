@@ -12,7 +12,7 @@ from workbench.connection import Connection
 from workbench.display.html import TableSequence, TableView, html, moment, printable_text, table_columns
 from workbench.display.words import quantity
 from workbench.errors import InvalidArgumentError, NotFoundError
-from workbench.language.page import MAX_PAGE_ROWS, MAX_SECTIONS, PageSection, page_html
+from workbench.language.page import MAX_SECTIONS, PageSection, page_html, row_limit
 from workbench.language.responses import PageRunView, PageScheduleView
 
 if TYPE_CHECKING:
@@ -96,11 +96,12 @@ def _is_report(result: "Result") -> bool:
 
 def _section(title: str, result: "Result") -> PageSection:
     view = getattr(result, "view", None)
+    limit = row_limit(result.columns, report=_is_report(result))
     return PageSection(
         title=title,
         columns=tuple(result.columns),
-        rows=result.head(MAX_PAGE_ROWS).rows(),
-        complete=result.height <= MAX_PAGE_ROWS,
+        rows=result.head(limit).rows(),
+        complete=result.height <= limit,
         report=_is_report(result),
         titles=getattr(result, "titles", {}),
         query_hash=result.query_hash,

@@ -42,7 +42,7 @@ from workbench.language.codec import decode
 from workbench.language.cron import Cron, read_cron
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.local_time import time_zone
-from workbench.language.page import MAX_PAGE_ROWS, PageSection, page_html
+from workbench.language.page import PageSection, page_html, row_limit
 from workbench.language.responses import PageRunState
 
 POLL_INTERVAL_S = 2.0
@@ -190,13 +190,14 @@ async def _result(services: PageServices, run: ClaimedPageRun, section: Schedule
     query = AnalystQuery(run.org_id, section.sql, params, clear_emails=False)
     try:
         async with asyncio.timeout(SECTION_TIMEOUT_S), services.gateway.run(query) as result:
+            limit = row_limit([column.name for column in result.columns], report=section.report)
             writer, text, count = JsonText(result.columns), b"", 0
             async for batch in result.batches():
                 text += await asyncio.to_thread(writer.batch, batch.rows, result.visible_columns(batch))
                 count += batch.rows
-                if count > MAX_PAGE_ROWS or len(text) > MAX_PAGE_BYTES:
+                if count > limit or len(text) > MAX_PAGE_BYTES:
                     break
-            columns, rows = await asyncio.to_thread(_read_rows, text + writer.end())
+            columns, rows = await asyncio.to_thread(_read_rows, text + writer.end(), limit)
             watermark = result.watermark
     except TimeoutError:
         error = f"the query took longer than {SECTION_TIMEOUT_S:g} s"
@@ -209,7 +210,7 @@ async def _result(services: PageServices, run: ClaimedPageRun, section: Schedule
         title=section.title,
         columns=columns,
         rows=rows,
-        complete=count <= MAX_PAGE_ROWS,
+        complete=count <= limit,
         report=section.report,
         titles=section.titles,
         query_hash=query.hash,
@@ -217,11 +218,11 @@ async def _result(services: PageServices, run: ClaimedPageRun, section: Schedule
     )
 
 
-def _read_rows(text: bytes) -> tuple[tuple[str, ...], list[list[Any]]]:
-    """Return the columns and the first rows of a result."""
+def _read_rows(text: bytes, limit: int) -> tuple[tuple[str, ...], list[list[Any]]]:
+    """Return the columns and the first `limit` rows of a result."""
     body = decode(text)
     types = [column["type"] for column in body["columns"]]
-    rows = [[_value(cell, kind) for cell, kind in zip(row, types, strict=True)] for row in body["rows"][:MAX_PAGE_ROWS]]
+    rows = [[_value(cell, kind) for cell, kind in zip(row, types, strict=True)] for row in body["rows"][:limit]]
     return tuple(column["name"] for column in body["columns"]), rows
 
 

@@ -3,11 +3,21 @@
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
 
-from workbench.language.page import PageSection, RelativeTime, cell_text, chart_svg, page_html
+from workbench.language.page import (
+    MAX_COHORT_CELLS,
+    MAX_PAGE_ROWS,
+    PageSection,
+    RelativeTime,
+    cell_text,
+    chart_svg,
+    page_html,
+    row_limit,
+)
 
 NOW = datetime(2026, 11, 27, 8, tzinfo=UTC)
 DAYS = [(datetime(2026, 11, day, tzinfo=UTC), day * 10, day % 2 == 0) for day in (1, 2, 3)]
@@ -118,6 +128,21 @@ def test_a_report_of_sums_by_cohort_and_segment_has_a_row_for_each_of_both() -> 
     ]
     plain = msgspec.structs.replace(section, report=False)
     assert len(cells(page_html("t", [plain], NOW))) == 5  # columns of SQL are shown as they are
+
+
+def test_a_report_by_cohort_may_have_more_rows() -> None:
+    columns = RETENTION.columns
+    limits = [row_limit(columns, report=True), row_limit(columns, report=False), row_limit(columns[:-1], report=True)]
+    assert limits == [MAX_COHORT_CELLS, MAX_PAGE_ROWS, MAX_PAGE_ROWS]
+
+
+@pytest.mark.parametrize(
+    ("segment", "number"), [(["a"], 0), ({"a": 1}, 0), ("a", None)], ids=["list", "object", "no number"]
+)
+def test_what_only_has_the_columns_of_a_report_by_cohort_is_a_plain_table(segment: Any, number: int | None) -> None:
+    row = (segment, WEEKS[0], 1, number, 1, 0.5, True)
+    section = PageSection(title="t", columns=("segment", *RETENTION.columns), rows=[row], report=True)
+    assert len(cells(page_html("t", [section], NOW))[1]) == len(row)
 
 
 def test_a_chart_of_more_than_30_bars_says_how_many_rows_it_leaves_out() -> None:

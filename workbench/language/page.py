@@ -9,7 +9,7 @@ all numbers, for people who cannot see the chart. Mail programs remove SVG, so e
 A report by cohort is a table with a row for each cohort, in which the shade of a cell is its value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
@@ -24,6 +24,7 @@ from workbench.language.codec import encode, printable
 from workbench.language.reports import Every, start_of_period
 
 MAX_PAGE_ROWS = 500  # of a section; a page is for reading
+MAX_COHORT_CELLS = 5_000  # of a report by cohort, whose rows are the cells of its table
 MAX_SECTIONS = 20
 UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
@@ -50,7 +51,7 @@ _COLUMN_WORDS = {
 class PageSection(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one query: its columns with their titles, its rows, and what identifies it.
 
-    `rows`: at most MAX_PAGE_ROWS of them; `complete`: whether these are all. `report`: the columns are those of a
+    `rows`: at most `row_limit` of them; `complete`: whether these are all. `report`: the columns are those of a
     built-in report, so their names decide on headings, percent signs and durations. `error`: why there is no result.
     """
 
@@ -286,16 +287,37 @@ def _styled(section: PageSection, column: str, value: Any, is_number: bool) -> t
     return printable(_cell(section, column, value)), style
 
 
+def row_limit(columns: Sequence[str], *, report: bool) -> int:
+    """Return how many rows of a result a page shows."""
+    return MAX_PAGE_ROWS if not report or _cohort_column(columns) is None else MAX_COHORT_CELLS
+
+
+def _cohort_column(columns: Sequence[str]) -> str | None:
+    if not {"cohort", "size", "number", "complete"}.issubset(columns):
+        return None
+    return next((name for name in ("share", "so_far") if name in columns), None)
+
+
 def _cohort_value(section: PageSection) -> str | None:
     """Return the column that fills the cells of a report by cohort; None for all other results."""
-    if not section.report or not {"cohort", "size", "number", "complete"}.issubset(section.columns):
+    if not section.report or (value := _cohort_column(section.columns)) is None:
         return None
-    return next((name for name in ("share", "so_far") if name in section.columns), None)
+    # Over HTTP, any query may have these columns.
+    number = section.columns.index("number")
+    keys = [section.columns.index(name) for name in _cohort_keys(section.columns)]
+    is_by_cohort = all(
+        isinstance(row[number], int) and all(isinstance(row[key], Hashable) for key in keys) for row in section.rows
+    )
+    return value if is_by_cohort else None
+
+
+def _cohort_keys(columns: Sequence[str]) -> list[str]:
+    return [name for name in ("segment", "cohort", "size") if name in columns]
 
 
 def _cohort_table(section: PageSection, value: str) -> _Table:
     """Return a table with a row for each cohort, and a column for each number of periods since its own."""
-    keys = [name for name in ("segment", "cohort", "size") if name in section.columns]
+    keys = _cohort_keys(section.columns)
     cohorts: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
     for row in (dict(zip(section.columns, row, strict=True)) for row in section.rows):
         cohorts.setdefault(tuple(row[key] for key in keys), {})[row["number"]] = row
