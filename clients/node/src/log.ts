@@ -39,7 +39,11 @@ export class Log {
       let written = 0;
       while (written < line.length) written += writeSync(this.descriptor, line, written);
     } catch (error) {
-      ftruncateSync(this.descriptor, this.bytes);
+      try {
+        ftruncateSync(this.descriptor, this.bytes);
+      } catch {
+        // What is left has no checksum that is right. The first error is the reason.
+      }
       throw new SpoolError(`${this.path}: ${(error as Error).message}. The event was not stored`);
     }
     this.bytes += line.length;
