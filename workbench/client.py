@@ -307,7 +307,8 @@ class _Sender(threading.Thread):
         self._connection: Connection | None = None
         self._connecting = threading.Lock()
         self._logged: str | None = None
-        self._rejected = self._dropped = 0  # since the last warning
+        self._counting = threading.Lock()  # of what the lanes rejected since the last warning
+        self._rejected = self._dropped = 0
         self._warned_s: float | None = None
 
     @property
@@ -367,15 +368,16 @@ class _Sender(threading.Thread):
 
     def report_rejected(self, count: int, dropped: int, error: str) -> None:
         """Log how many events were rejected, at most once a minute."""
-        self._rejected += count
-        self._dropped += dropped
-        now_s = environment.monotonic_s()
-        if self._warned_s is not None and now_s < self._warned_s + _REJECTED_LOG_INTERVAL_S:
-            return
-        self._warned_s = now_s
-        older = f" ({self._dropped} older ones were deleted)" if self._dropped else ""
-        logger.warning("rejected events in %s: %d%s: %s", self._spool.folder, self._rejected, older, error)
-        self._rejected = self._dropped = 0
+        with self._counting:
+            self._rejected += count
+            self._dropped += dropped
+            now_s = environment.monotonic_s()
+            if self._warned_s is not None and now_s < self._warned_s + _REJECTED_LOG_INTERVAL_S:
+                return
+            self._warned_s = now_s
+            older = f" ({self._dropped} older ones were deleted)" if self._dropped else ""
+            logger.warning("rejected events in %s: %d%s: %s", self._spool.folder, self._rejected, older, error)
+            self._rejected = self._dropped = 0
 
     def register(self) -> bool:
         """Note whose key this is, if the service accepts it; return whether other keys' events may be sent with it.
