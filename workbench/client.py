@@ -508,13 +508,14 @@ class _LaneSender(threading.Thread):
         # Events after one that waits are sent again, too, so that the order stays; they are stored once.
         waits = next((refusal for refusal in refused if refusal[1].startswith((RATE_LIMITED, UNAVAILABLE))), None)
         count = len(events) if waits is None else waits[0]
-        if rejected := [(events[number], error) for number, error in refused if number < count]:
-            dropped = self._spool.reject(self._number, rejected)
-            self._sender.report_rejected(len(rejected), dropped, rejected[-1][1])
+        rejected = [(events[number], error) for number, error in refused if number < count]
+        dropped = self._spool.reject(self._number, rejected) if rejected else 0
         if count:
             self.failure = None
             self._sender.has_sent = True
         self._lane.settle(file, events[:count])
+        if rejected:
+            self._sender.report_rejected(len(rejected), dropped, rejected[-1][1])
         if self._sender.on_receipt is not None:
             self._hand_over(events[:count], results, self._sender.on_receipt)
         return count, None if waits is None else UnavailableError(waits[1])
