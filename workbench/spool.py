@@ -377,9 +377,13 @@ class Spool:
         """Let the rejected events wait again, behind the others."""
         with self._locked() as path:
             own, others = self._own_rejections(path)
-            for rejection in own:
-                self.add(rejection.lane, bytes(rejection.event))
-            _write_rejections(path, others)
+            added = 0
+            try:
+                for rejection in own:
+                    self.add(rejection.lane, bytes(rejection.event))
+                    added += 1
+            finally:  # a full folder may have taken some of them only
+                _write_rejections(path, [*others, *own[added:]])
 
     def discard_rejected(self) -> None:
         with self._locked() as path:

@@ -250,6 +250,25 @@ def test_the_newest_rejected_events_are_kept(folder: Path, monkeypatch: pytest.M
     assert (spool.rejected(9), len((folder / "rejected").read_bytes())) == ([], 0)
 
 
+def test_a_full_folder_keeps_the_rejected_events_that_it_cannot_take(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool, append = open_spool(folder), spools.EventFile.append
+    spool.reject(LANE, [(event, "no") for event in events(3)])
+
+    def fail_at_the_second(file: spools.EventFile, event: bytes) -> None:
+        if event == events(2)[1]:
+            raise OSError("no space left on device")
+        append(file, event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spools.EventFile, "append", fail_at_the_second)
+        with pytest.raises(SpoolError, match="no space left"):
+            spool.retry_rejected()
+    assert [bytes(rejected.event) for rejected in spool.rejected(9)] == events(3)[:0:-1]
+    assert drain(spool) == events(1)
+
+
 def test_rejected_events_are_bounded_by_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spools, "MAX_REJECTED_BYTES", 10_000)
     spool = open_spool(folder)
