@@ -245,7 +245,7 @@ PAID = started(event="paid")
         "payload of a segment",
         "field of a segment",
         "collect after a segment",
-        "events in a trigger of one event",
+        "events without collect",
         "events before collect",
         "events after collect",
     ],
