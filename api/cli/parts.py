@@ -11,7 +11,7 @@ from api.cli.database import database
 from api.cli.errors import add_action, add_actions, note, option, say
 from api.clock import Clock
 from api.parts import build as building
-from api.parts import builders
+from api.parts import builders, files
 from api.parts import verify as verifying
 from api.process import install_logging
 from api.settings import Settings
@@ -66,7 +66,10 @@ def build(args: argparse.Namespace, settings: Settings) -> int:
         org_ids = args.ids or [org_id for org_id, _ in await _chosen(database, args)]
         if args.org is not None:
             async with builders.of_organization(database, org_ids[0]) as own:
-                result = await building.build(own, settings.data_dir, org_ids[0], clock.now)
+                try:
+                    result = await building.build(own, settings.data_dir, org_ids[0], clock.now)
+                except (OSError, files.DamagedFileError) as error:
+                    raise CommandError(f"the parts were not built: {error}") from error
             note(f"{result.added} events added, {result.rewritten} files rewritten, {result.deleted} files deleted")
             return 0
         problems = await builders.build_all(database, settings.data_dir, org_ids, clock.now)

@@ -26,6 +26,7 @@ from api.store import parts as store
 from api.store.database import Database
 from tests.cli.conftest import Here, run
 from tests.parts.conftest import Parts, send
+from tests.parts.test_faults import full_disk
 from tests.parts.test_touched import LATER, contact_ids, contents, touched
 from tests.servers import database_dsn
 from workbench.language.reports import Funnel
@@ -81,6 +82,16 @@ def test_verify_names_a_file_that_changed_or_is_missing(run: Here, database_url:
     assert run("parts", "verify") == (1, f"acme\t{file} has changed since it was written\n", "")
     file.unlink()
     assert f"acme\t{file} is missing\n" in run("parts", "verify")[1]
+
+
+def test_a_build_on_a_full_disk_says_so(run: Here, database_url: str, tmp_path: Path) -> None:
+    run("org", "create", "acme")
+    change(database_url, _EVENTS)
+    with full_disk():
+        code, output, error = run("parts", "build", "--org", "acme")
+    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert re.fullmatch(r"workbench: the parts were not built: .*File too large\n", error)
+    assert [*(tmp_path / "parts" / "1").iterdir()] == []
 
 
 async def test_an_engine_builds_when_it_pays(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 
@@ -54,6 +56,19 @@ async def test_a_builder_may_be_killed_at_any_step(parts: Parts) -> None:
     assert len(parts.paths()) == len(await parts.listed())
 
 
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let no file grow beyond 2,000 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
 async def test_a_full_disk_fails_the_build_and_nothing_else(parts: Parts) -> None:
     """Files that are no longer used are deleted all the same."""
     for first in (0, 15):
@@ -63,15 +78,8 @@ async def test_a_full_disk_fails_the_build_and_nothing_else(parts: Parts) -> Non
     assert parts.paths() > before
     parts.now += LATER
     await send(parts.org, 300, first=30)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            await parts.build()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, ignored)
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        await parts.build()
     assert parts.paths() == before
     await parts.assert_exact()
     assert (await parts.build(timedelta(minutes=1))).added == 300
