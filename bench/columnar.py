@@ -24,7 +24,6 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
-from psycopg import sql
 
 from api.clock import to_us, uuid7
 from api.crypto import Keyring
@@ -129,11 +128,7 @@ async def _lift_limits(admin_dsn: str, dsn: str) -> None:
         _gateway(database).run(AnalystQuery(_ORG, "SELECT 1 AS one", {}, True)) as result,
     ):
         assert [rows async for rows in stream(result, JsonText)]
-    with psycopg.connect(admin_dsn, autocommit=True) as connection:
-        roles = "SELECT rolname FROM pg_roles WHERE rolconfig::text LIKE '%temp_file_limit%'"
-        for (role,) in connection.execute(roles).fetchall():
-            lifted = sql.SQL("ALTER ROLE {} SET temp_file_limit = -1").format(sql.Identifier(role))
-            connection.execute(lifted)
+    postgres.lift_temp_file_limit(admin_dsn)
 
 
 def _gateway(database: Database) -> Gateway:

@@ -70,6 +70,14 @@ def admin_dsn(server: Postgres, database: Database) -> str:
     return urlsplit(server.admin_dsn)._replace(path=urlsplit(database.dsn).path).geturl()
 
 
+def lift_temp_file_limit(admin_dsn: str) -> None:
+    """Let the roles of readers that exist write temporary files without a limit, as queries over ten million events do."""
+    with psycopg.connect(admin_dsn, autocommit=True) as connection:
+        roles = "SELECT rolname FROM pg_roles WHERE rolconfig::text LIKE '%temp_file_limit%'"
+        for (role,) in connection.execute(roles).fetchall():
+            connection.execute(sql.SQL("ALTER ROLE {} SET temp_file_limit = -1").format(sql.Identifier(role)))
+
+
 async def _prepare(dsn: str) -> Database:
     await migrate(dsn)
     keyring = Keyring(SECRET)

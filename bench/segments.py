@@ -26,7 +26,7 @@ from api.store.segments import SegmentRow, find_segment
 from api.worker import segment_services
 from bench import filling, postgres
 from bench.effort import Effort, Measurement
-from bench.postgres import SECRET, Database, Postgres
+from bench.postgres import SECRET, Database, Postgres, admin_dsn, lift_temp_file_limit
 from bench.sending import cpu_so_far
 from bench.table import Row, at_most, row
 
@@ -90,7 +90,10 @@ async def alternate(
     services = segment_services(pool, Keyring(SECRET))
     increments: dict[str, list[RefreshCost]] = {name: [] for name in _QUERIES}
     whole: dict[str, list[RefreshCost]] = {name: [] for name in _QUERIES}
-    rows = {name: await _define(services, name, query) for name, query in _QUERIES.items()}
+    rows = {}
+    for name, query in _QUERIES.items():
+        rows[name] = await _define(services, name, query)
+        await asyncio.to_thread(lift_temp_file_limit, admin_dsn(server, database))
     for number in range(rounds):
         await asyncio.to_thread(filling.add_events, database, NEW_EVENTS, stored, number * NEW_EVENTS)
         for name, segment in rows.items():
