@@ -71,7 +71,7 @@ def admin_dsn(server: Postgres, database: Database) -> str:
 
 
 def lift_temp_file_limit(admin_dsn: str) -> None:
-    """Let the roles of readers that exist write temporary files without a limit, as queries over ten million events do."""
+    """Let the existing roles of readers write temporary files without a limit: ten million events need 1 GB."""
     with psycopg.connect(admin_dsn, autocommit=True) as connection:
         roles = "SELECT rolname FROM pg_roles WHERE rolconfig::text LIKE '%temp_file_limit%'"
         for (role,) in connection.execute(roles).fetchall():
