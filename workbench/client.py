@@ -13,6 +13,7 @@ threads that send do.
 import atexit
 import contextlib
 import logging
+import math
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -309,7 +310,8 @@ class _Sender(threading.Thread):
         self._logged: str | None = None
         self._counting = threading.Lock()  # of what the lanes rejected since the last warning
         self._rejected = self._dropped = 0
-        self._warned_s: float | None = None
+        self._rejection = ""
+        self._next_warning_s = -math.inf
 
     @property
     def failure(self) -> WorkbenchError | None:
@@ -345,6 +347,7 @@ class _Sender(threading.Thread):
         until_s = environment.monotonic_s() + _EXIT_TIMEOUT_S
         for thread in (self, *self._lanes):
             thread.join(max(0.0, until_s - environment.monotonic_s()))
+        self._warn_of_rejected(at_once=True)
 
     def connection(self) -> "Connection":
         with self._connecting:
@@ -367,16 +370,23 @@ class _Sender(threading.Thread):
                 logger.warning("events wait in %s: %s", self._spool.folder, failure)
 
     def report_rejected(self, count: int, dropped: int, error: str) -> None:
-        """Log how many events were rejected, at most once a minute."""
+        """Count rejected events for the next warning. `error`: of the newest of them."""
         with self._counting:
             self._rejected += count
             self._dropped += dropped
+            self._rejection = error
+        self._warn_of_rejected()
+
+    def _warn_of_rejected(self, *, at_once: bool = False) -> None:
+        """Log how many events were rejected, once a minute at most."""
+        with self._counting:
             now_s = environment.monotonic_s()
-            if self._warned_s is not None and now_s < self._warned_s + _REJECTED_LOG_INTERVAL_S:
+            if not self._rejected or (not at_once and now_s < self._next_warning_s):
                 return
-            self._warned_s = now_s
+            self._next_warning_s = now_s + _REJECTED_LOG_INTERVAL_S
             older = f" ({self._dropped} older ones were deleted)" if self._dropped else ""
-            logger.warning("rejected events in %s: %d%s: %s", self._spool.folder, self._rejected, older, error)
+            folder = self._spool.folder
+            logger.warning("rejected events in %s: %d%s: %s", folder, self._rejected, older, self._rejection)
             self._rejected = self._dropped = 0
 
     def register(self) -> bool:
@@ -401,6 +411,7 @@ class _Sender(threading.Thread):
         next_s = 0.0
         while not self.stopping.wait(_SYNC_INTERVAL_S):
             try:
+                self._warn_of_rejected()
                 self._spool.sync()
                 if environment.monotonic_s() < next_s:
                     continue
