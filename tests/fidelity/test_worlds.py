@@ -58,7 +58,11 @@ NOT_WHILE_RUNNING = {"policy": "not_while_running"}
 DAY = {"type": "delay", "data": {"seconds": 86_400}}
 
 
-HANDLES = {"wait_for_event": ("matched", "timeout"), "condition": ("true", "false")}
+HANDLES = {
+    "wait_for_event": ("matched", "timeout"),
+    "condition": ("true", "false"),
+    "wait_until": ("reached", "missed"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +140,12 @@ DAY_OR_WAIT = Automation(
             path(CONDITION, HI),
             SentEvent(0, "deposit", ANN, {}, {"plan": "free"}),
             SentEvent(0, "paid", ANN, {}, {"plan": "pro"}),
+        ),
+        world(  # the events of a batch that ends a wait are no events of the automation
+            path({"type": "wait_until", "data": {"attribute": "since"}}, HI),
+            SentEvent(0, "deposit", ANN, {}, {"since": "2026-03-26T09:00:00Z", "plan": "free"}),
+            SentEvent(33, "bought", ANN, {}, {"plan": "pro"}),
+            SentEvent(33, "sold", ANN, {}, {"since": "2026-03-01T09:00:00Z"}),
         ),
         world(path(WAIT, HI), deposit(0), deposit(86_400, event="paid")),  # at the end of the wait
         world(

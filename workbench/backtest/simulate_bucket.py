@@ -415,7 +415,7 @@ def contact_since(
     at_of, first_at = {event.id: event.at for event in events}, dict[datetime, str]()
     for event in events:
         first_at.setdefault(event.at, event.id)
-    moments = [*first_at]
+    moments, batch_at = [*first_at], _EPOCH
     others = [*topics]
     for change in changes:
         if change.is_own:
@@ -427,9 +427,10 @@ def contact_since(
         at, event_id = at_of.get(change.event_id), change.event_id
         if at is None:  # of an event that was not read
             at, event_id = change.at, ""
-            last = bisect_right(moments, at) - 1
-            if by_event and last >= 0 and at - moments[last] < _BATCH:
-                at = moments[last]
+            if by_event:
+                last = bisect_right(moments, at) - 1
+                begun = max(batch_at, moments[last]) if last >= 0 else batch_at
+                at = batch_at = begun if at - begun < _BATCH else at
         if by_event and at in first_at:
             event_id = first_at[at]  # what events of one moment changed takes effect with the first of them
         others.append(msgspec.structs.replace(change, at=at, event_id=event_id))
