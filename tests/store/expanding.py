@@ -7,7 +7,8 @@ from api.store.database import Migration
 
 _CONSTANT = r"(?:'[^']*'(?:::\w+(?:\[\])?)?|-?\d+(?:\.\d+)?|true|false|NULL)"
 _TYPE = r"(?:text|smallint|integer|bigint|numeric|double precision|boolean|uuid|bytea|jsonb|timestamptz)(?:\[\])?"
-_COLUMN = rf"ADD COLUMN (?:IF NOT EXISTS )?\w+ {_TYPE}(?: (?:NOT NULL )?DEFAULT {_CONSTANT}(?: NOT NULL)?)?"
+# Rows that exist get a constant without being written again, and so they do the moment of the migration (`now()`).
+_COLUMN = rf"ADD COLUMN (?:IF NOT EXISTS )?\w+ {_TYPE}(?: (?:NOT NULL )?DEFAULT (?:{_CONSTANT}|now\(\))(?: NOT NULL)?)?"
 _CHECK = r"ADD CONSTRAINT \w+ (?:CHECK|FOREIGN KEY) .* NOT VALID"
 _ALLOWED = (
     r"CREATE SCHEMA \w+",
