@@ -4,15 +4,17 @@ import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path as File
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.http_server import Handler
 from tests.installation import until
 from tests.running import Running
-from tests.workbench.test_tail import REVOKED, Script, answering, script, streaming
+from tests.workbench.test_tail import Script, refusing, script, streaming
 from workbench import Workbench, environment
 from workbench.catalog import EventShape
 from workbench.display import widgets
@@ -141,7 +143,7 @@ class Page:
 
 
 def test_a_lost_connection_is_shown_and_resumed_at_the_cursor(script: Script) -> None:
-    script.answers = [streaming("1", "2", broken=True), streaming("3"), REVOKED]
+    script.answers = [streaming("1", "2", broken=True), streaming("3"), refusing]
     page = Page(script.tail().live_view())
     page.send("hello")
     until(lambda: "ended" in page.states, "the revoked key ends it")
@@ -154,8 +156,8 @@ def test_a_lost_connection_is_shown_and_resumed_at_the_cursor(script: Script) ->
 
 
 def test_an_unavailable_server_is_shown_and_retried(script: Script) -> None:
-    errors = [answering(status, "application/json", b'{"error": "not now"}') for status in (503, 502, 429)]
-    script.answers = [errors[0], streaming("1"), *errors[1:], streaming("2"), REVOKED]
+    errors = [partial(Handler.answer_json, status=status, body={"error": "not now"}) for status in (503, 502, 429)]
+    script.answers = [errors[0], streaming("1"), *errors[1:], streaming("2"), refusing]
     page = Page(script.tail().live_view())
     page.send("hello")
     until(lambda: "ended" in page.states, "the revoked key ends it")
@@ -182,7 +184,7 @@ def test_an_unexpected_error_is_shown_and_retried(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cell_with_a_tail_ends_after_following_has_started(script: Script) -> None:
-    script.answers = [streaming("1"), REVOKED]
+    script.answers = [streaming("1"), refusing]
     following = script.tail().live_view()
     following.show()
     assert following._started.is_set()
