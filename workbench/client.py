@@ -477,10 +477,10 @@ class _LaneSender(threading.Thread):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _pause(self, seconds: float, failure: WorkbenchError) -> None:
-        """Wait for up to `seconds`, at most until `flush` or `stop`.
+        """Wait as long as the service asks for, which only `stop` ends, and then for a random part of `seconds`.
 
-        For as long as the service asks for, only `stop` ends it. The rest is random, so that clients whose requests
-        failed together do not come back together.
+        `flush` and `stop` end the second wait. It is random so that clients whose requests failed at the same time do
+        not all send again at the same time.
         """
         retry_after_s = min(getattr(failure, "retry_after_s", 0.0), _LONGEST_RETRY_AFTER_S)
         if retry_after_s:

@@ -313,7 +313,7 @@ def _with_keys(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 
 
 def _key_columns(columns: Sequence[str], key: str) -> list[pl.Expr]:
-    """Return the two columns of a key, from those of a file: the number in millionths, and the JSON text beside it."""
+    """Return the columns of a key: its number in millionths, and its JSON text. `columns`: those of the file."""
     names = [f"number_{key}", f"text_{key}"]
     if names[1] in columns:
         return [pl.col(name) for name in names]

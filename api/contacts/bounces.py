@@ -1,9 +1,9 @@
 """Reports of bounces and complaints: each is recorded as an event of the contact, and some suppress the address.
 
-A complaint, and a permanent bounce with a status that is about the address, suppress the address: it gets no more
-emails, also as the address of another contact. Another permanent bounce makes the message `failed`. A temporary one
-changes nothing else. A scheduled page is no message of a contact, so its permanent bounces are shown with its run.
-The same report again changes nothing.
+A complaint suppresses the address: it gets no more emails, also as the address of another contact. So does a permanent
+bounce whose status is about the address; other permanent bounces make the message `failed`. Temporary bounces change
+nothing else. A scheduled page is not a message of a contact, so its permanent bounces are shown with its run. A report
+that is sent twice counts once.
 """
 
 from typing import Literal, TypeAlias

@@ -77,7 +77,7 @@ async def keep_mailing(services: PageServices) -> None:
 
 
 async def plan_due(database: Database, clock: Clock) -> None:
-    """Plan the runs whose time has come."""
+    """Plan the runs that are due."""
     now = clock.now()
     async with database.transaction() as tx:
         due = await store.list_due_schedules(tx, now)

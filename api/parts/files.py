@@ -1,8 +1,8 @@
 """The format of parts: Parquet files of events, sorted by contact and moment.
 
-A file has the events of one bucket of contacts and of one partition of `events`. Sorted by (contact, occurred_at,
-id), it answers a question about all contacts in one pass, without a sort and without a hash. Several files of a bucket
-and month may overlap: a reader merges them.
+A file has the events of one bucket of contacts and of one partition of `events`. Its rows are sorted by (contact,
+occurred_at, id), so a report over all contacts reads them once, without a sort and without a hash table. Several files
+of a bucket and month may overlap: a reader merges them.
 
 | column | type | |
 |---|---|---|

@@ -65,8 +65,8 @@ class _OutdatedError(Exception):
 class SegmentResult(msgspec.Struct, frozen=True):
     """A segment after a change.
 
-    `counts` is None if no candidates were counted, or not all of them; `change` if no members changed. `scope`: what
-    a refresh looked at.
+    `counts` is None unless all candidates were counted; `change` is None if no members changed. `scope`: the contacts
+    that a refresh read.
     """
 
     row: SegmentRow

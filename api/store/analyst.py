@@ -253,9 +253,9 @@ Evaluate: TypeAlias = Callable[[str, Sequence[BoundParameter]], Awaitable[list[s
 
 
 class ContactChoice(msgspec.Struct, frozen=True):
-    """The contacts whose rows a query reads; `contact_ids` None: all, because of `reason`.
+    """The contacts whose rows a query reads. `contact_ids` None: those of all contacts; `reason` says why.
 
-    `watermark`: JSON text, from which the next choice can tell what changed since this query; None if it cannot.
+    `watermark`: JSON text with which the next choice finds what changed since this query; None if it cannot.
     """
 
     contact_ids: frozenset[str] | None

@@ -425,7 +425,7 @@ async def rest_counting(tx: Transaction, org_id: int, resting: datetime = NEVER)
 
 @query
 async def list_uncounted(tx: Transaction, resting: datetime = NEVER) -> dict[int, CountedUntil]:
-    """Return the active organizations whose closed hours are not all counted yet."""
+    """Return the active organizations that have closed hours which are not counted yet."""
 
 
 @query

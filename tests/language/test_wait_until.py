@@ -132,4 +132,4 @@ def test_the_check_warns_if_both_ways_lead_to_the_same_step() -> None:
     both = build_automation(waits, MESSAGE, edges="t>w w:reached>m w:missed>m")
     assert both.graph is not None
     warnings = [remark.message for remark in check(both.trigger, both.graph) if remark.node_id == "w"]
-    assert warnings == ["contacts without the date, or whose date has passed, reach 'm', too"]
+    assert warnings == ["contacts that have no date or a past date reach 'm', too"]

@@ -189,7 +189,7 @@ async def test_a_download_continues_and_is_compared_with_its_digest(site: Site) 
     assert [path.name for path in (site.copy / "downloads").iterdir()] == []
 
 
-async def test_a_copy_follows_parts_that_are_made_anew(site: Site) -> None:
+async def test_a_copy_follows_parts_that_are_rebuilt(site: Site) -> None:
     await site.send(*range(40))
     await site.build()
     before = await site.assert_equal()

@@ -65,7 +65,7 @@ class EventSelection(msgspec.Struct, frozen=True):
     starts: tuple[StartSelection, ...] = ()
 
     def with_starts(self, starts: tuple[StartSelection, ...], own_id: str | None) -> "EventSelection":
-        """Return the selection with starts; `own_id`: the automation whose broadcasts and runs they are."""
+        """Return the selection with starts. `own_id`: the automation whose broadcasts and runs are read."""
         params = self.params | ({"automation": own_id} if starts and own_id is not None else {})
         for start in starts:
             params |= start.params

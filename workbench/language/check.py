@@ -191,7 +191,7 @@ def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
         if isinstance(node.action, WaitUntil) and node.action.date is not None:
             reached, missed = ({target for *end, target in drawn if end == [node.id, way]} for way in node.handles)
             for target_id in sorted(reached & missed):
-                message = f"contacts without the date, or whose date has passed, reach {target_id!r}, too"
+                message = f"contacts that have no date or a past date reach {target_id!r}, too"
                 yield Diagnostic("warning", message, node.id)
         if len(node.handles) > 1 and not any((node.id, handle) in connected for handle in node.handles):
             yield Diagnostic("error", f"connect {_list(node.handles, 'or')} to a step", node.id)

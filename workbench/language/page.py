@@ -49,7 +49,7 @@ _COLUMN_WORDS = {
 
 
 class PageSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one query: its columns with their titles, its rows, and what identifies it.
+    """The result of one query. `query_hash` and `watermark` identify it.
 
     `rows`: at most `row_limit` of them; `complete`: whether these are all. `report`: the columns are those of a
     built-in report, so their names decide on headings, percent signs and durations. `error`: why there is no result.

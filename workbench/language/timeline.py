@@ -501,6 +501,7 @@ class Timeline(msgspec.Struct):
             is_awaited = event.name in required.later_events
             if is_waiting and (is_awaited or not changed.isdisjoint(required.attributes)):
                 if not is_awaited and not awaited.isdisjoint(required.later_events):
+                    # It decides once, with the awaited event of this moment, as the engine does after a batch.
                     entry.run = msgspec.structs.replace(entry.run, due_at=event.at)
                     heapq.heappush(self._due, (event.at, number))
                     continue
