@@ -254,13 +254,24 @@ def test_names_of_a_loop_hide_those_of_the_context_in_its_body_only(source: str,
 
 @pytest.mark.parametrize(("size", "fits"), [(MAX_OUTPUT - 1, True), (MAX_OUTPUT, True), (MAX_OUTPUT + 1, False)])
 @pytest.mark.parametrize("character", ["x", "é"])
-def test_output_is_at_most_256_kb(size: int, fits: bool, character: str) -> None:
+@pytest.mark.parametrize("source", ["{{ a }}{{ b }}", "{{ a }}{% if a %}{{ b }}{% endif %}"])
+def test_output_is_at_most_256_kb(size: int, fits: bool, character: str, source: str) -> None:
     wide = len(character.encode())
     context = {"a": character * (size // wide), "b": "x" * (size % wide)}
     if fits:
-        assert len(render("{{ a }}{{ b }}", context).encode()) == size
+        assert len(render(source, context).encode()) == size
     else:
-        assert "makes more than" in failure("{{ a }}{{ b }}", context)
+        assert "makes more than" in failure(source, context)
+
+
+@pytest.mark.parametrize("html", [False, True])
+@pytest.mark.parametrize("name", [*CONTEXT, "nowhere"])
+def test_a_text_of_names_reads_like_any_other(name: str, html: bool) -> None:
+    plain, other = (f"a < {{{{ {name} }}}}{end}\n" for end in ("", "{% if false %}b{% endif %}"))
+    if name in CONTEXT:
+        assert render(plain, CONTEXT, html=html) == render(other, CONTEXT, html=html)
+    else:
+        assert failure(plain) == failure(other) == "the value 'nowhere' is missing"
 
 
 def test_python_floats_are_printed_as_written() -> None:

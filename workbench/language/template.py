@@ -193,12 +193,22 @@ compile_where = lru_cache(maxsize=2048)(WhereExpression)
 
 
 class Template:
-    """A compiled template. `paths` are the dotted paths that it reads in the context."""
+    """A compiled template. `paths` are the dotted paths that it reads in the context.
 
-    def __init__(self, source: str, template: JinjaTemplate | None = None, paths: frozenset[str] = frozenset()) -> None:
+    `parts`: the texts and the names of a template that consists of them only, each as (text, name). It needs no Jinja2.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        template: JinjaTemplate | None = None,
+        paths: frozenset[str] = frozenset(),
+        parts: tuple[tuple[str, str | None], ...] = (),
+    ) -> None:
         self.paths: Final = paths
         self._source = source
         self._template = template
+        self._parts = parts
 
     def render(self, context: Mapping[str, Any], budget: RenderBudget | None = None) -> str:
         """Return the text, at most 256 KB of UTF-8; raise TemplateError for a missing value or one of a wrong type."""
@@ -206,7 +216,14 @@ class Template:
             return self._source
         budget = budget or RenderBudget()
         try:
-            text = "".join(budget.pay_chunks(self._template.root_render_func(_scope(self._template, context, budget))))
+            if self._parts and self.paths <= context.keys():
+                finalize = self._template.environment.finalize
+                assert finalize is not None, "every environment has one"
+                text = "".join([part if name is None else finalize(context[name]) for part, name in self._parts])
+                budget.pay_output(len(text) if text.isascii() else len(text.encode(errors="replace")))
+            else:
+                chunks = self._template.root_render_func(_scope(self._template, context, budget))
+                text = "".join(budget.pay_chunks(chunks))
         except TemplateError:
             raise
         except Exception as error:  # noqa: BLE001  a template is a customer's program: its errors are failures of a step
@@ -229,7 +246,22 @@ def _compile(source: str, html: bool) -> Template:
     with compile_errors():
         tree = _parse(source)
         paths = frozenset(_context_paths(tree))  # computed before the guards change the tree
-        return Template(source, _build(tree, HTML if html else TEXT), paths)
+        parts = _plain_parts(tree)
+        return Template(source, _build(tree, HTML if html else TEXT), paths, parts)
+
+
+def _plain_parts(tree: nodes.Template) -> tuple[tuple[str, str | None], ...]:
+    parts: list[tuple[str, str | None]] = []
+    for output in tree.body:
+        for part in output.nodes if isinstance(output, nodes.Output) else [output]:
+            match part:
+                case nodes.TemplateData(data=text):
+                    parts.append((text, None))
+                case nodes.Name(name=name):
+                    parts.append(("", name))
+                case _:
+                    return ()
+    return tuple(parts)
 
 
 @lru_cache(maxsize=2048)
