@@ -165,10 +165,12 @@ class EntryJoined(msgspec.Struct, frozen=True, gc=False):
 Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated | EntryJoined
 
 
+_CAPPED = frozenset(message for message, channel in CHANNELS_BY_MESSAGE.items() if channel.to_contact)
+
+
 def counts_towards_cap(effect: Effect) -> bool:
     """Return whether an effect counts towards a frequency cap: whether it is a message to the contact."""
-    channel = CHANNELS_BY_MESSAGE.get(type(effect))
-    return channel is not None and channel.to_contact
+    return type(effect) in _CAPPED
 
 
 def message_id(entry_id: str, node_id: str, visit: int = 1) -> str:
