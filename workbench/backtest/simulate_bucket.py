@@ -255,16 +255,29 @@ class _Simulation:
         self.first_messages: dict[str, Message] = {}
 
     def add(self, contact_id: str, entries: Iterable[SimulatedEntry]) -> None:
+        add_entry, add_step = self._rows[ENTRIES].append, self._rows[STEPS].append
         started = messages = 0
         for entry in entries:
             event, run = entry.event, entry.run
             error = run.error if run.state is State.DEAD else None
-            ending = (run.state.value, run.outcome, run.node_id, error)
-            self._rows[ENTRIES].append((event.id, contact_id, event.name, _micros(event.at), *ending))
-            self._add_steps(contact_id, entry)
+            at, at_us = event.at, _micros(event.at)
+            add_entry((event.id, contact_id, event.name, at_us, str(run.state), run.outcome, run.node_id, error))
             started += run.outcome not in TURNED_AWAY
-            effects = (effect for decision in entry.decisions for effect in decision.effects)
-            messages += sum(map(counts_towards_cap, effects))
+            node_id = None
+            for decision in entry.decisions:
+                step = decision.step
+                if step is None:
+                    continue
+                if step.at is not at:  # most steps are taken at the moment of the one before
+                    at, at_us = step.at, _micros(step.at)
+                arrives = step.node_id != node_id  # False for a retry or the end of a wait: the entry was there before
+                node_id = step.node_id
+                what = (node_id, step.kind, at_us, step.outcome, step.handle, step.detail.get("cause"), arrives)
+                add_step((event.id, contact_id, *what))
+                for effect in decision.effects:
+                    messages += counts_towards_cap(effect)
+                    if node_id not in self.first_messages and isinstance(effect, Message):
+                        self.first_messages[node_id] = effect
         if started:
             self._rows[CONTACT_TOTALS].append((contact_id, started, messages))
 
@@ -275,25 +288,13 @@ class _Simulation:
 
     def write(self, folder: Path, bucket: int) -> None:
         for name, schema in SCHEMAS.items():
-            # Times are integers until here, and cast as whole columns.
+            # Columns are made faster than rows are read. Times are integers until here, and cast as whole columns.
+            columns = zip(*self._rows[name], strict=True) if self._rows[name] else [()] * len(schema)
+            values = dict(zip(schema, columns, strict=True))
             integers = {column: pl.Int64 if kind == _TIME else kind for column, kind in schema.items()}
-            rows = pl.DataFrame(self._rows[name], schema=integers, orient="row").cast(pl.Schema(schema))
+            rows = pl.DataFrame(values, schema=integers).cast(pl.Schema(schema))
             (folder / name).mkdir(parents=True, exist_ok=True)
             rows.write_parquet(folder / name / f"{bucket:06}.parquet")
-
-    def _add_steps(self, contact_id: str, entry: SimulatedEntry) -> None:
-        node_id = None
-        for decision in entry.decisions:
-            step = decision.step
-            if step is None:
-                continue
-            arrives = step.node_id != node_id  # False for a retry or the end of a wait: the entry was there before
-            columns = (step.node_id, step.kind, _micros(step.at), step.outcome, step.handle, step.detail.get("cause"))
-            self._rows[STEPS].append((entry.event.id, contact_id, *columns, arrives))
-            node_id = step.node_id
-            for effect in decision.effects:
-                if isinstance(effect, Message):
-                    self.first_messages.setdefault(effect.node_id, effect)
 
 
 def _read_contacts(frame: pl.DataFrame | None) -> dict[str, ContactState]:
