@@ -8,14 +8,16 @@ from tests.language.strategies import contact_from
 from workbench.language.event import Event, Identifiers
 from workbench.language.explain import (
     AutomationState,
+    MatchExplanation,
     ObservedEvent,
     StartedEntry,
+    active_since,
     explain_simulated_event,
     explain_stored_event,
     was_active_at,
 )
 from workbench.language.facts import ContactHistory
-from workbench.language.filter import Filter
+from workbench.language.filter import Filter, explain
 from workbench.language.graph import read_graph
 from workbench.language.live import ActivationChange
 from workbench.language.simulate import SimulatedAutomation, SimulationInput, simulate
@@ -33,8 +35,9 @@ def reasons(
     amount: object = 100,
     dry: bool = False,
     removed: bool = False,
+    early: bool = False,
 ) -> tuple[str, ...]:
-    event = ObservedEvent(LARGE.matches_event(name), {"amount": amount}, NOON, dry, removed)
+    event = ObservedEvent(LARGE.matches_event(name), {"amount": amount}, NOON, dry, removed, early)
     return explain_stored_event(LARGE, state, event, None).reasons
 
 
@@ -45,7 +48,21 @@ def test_every_reason_is_reported() -> None:
     assert reasons(AutomationState(exists=False), amount=1) == ("not_there_yet", "filters")
     assert reasons(dry=True) == ("dry_run",)
     assert reasons(removed=True) == ("dropped",)
+    assert reasons(early=True) == ("before_live",)
     assert reasons() == ("no_entry",)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_whole_explanation_of_a_stored_event(named: bool) -> None:
+    recent = Trigger(frozenset({"deposit"}), (Filter("at", "within", "P1D"),))
+    event = ObservedEvent(named, {"at": (NOON - timedelta(hours=23)).isoformat()}, NOON)
+    verdicts = explain(recent.filters, event.context, NOON)
+    obstacles = ("no_entry",) if named else ("other_event",)
+    assert explain_stored_event(recent, ON, event, None) == MatchExplanation(False, named, verdicts, obstacles)
+    entry = StartedEntry("e", "ended", "reentry", "once")
+    assert explain_stored_event(recent, ON, event, entry) == MatchExplanation(
+        True, named, verdicts, ("reentry",), "once"
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,6 +98,11 @@ def test_the_activation_changes_decide_whether_it_was_active() -> None:
     times = [NOON - hour, NOON, NOON + 1.5 * hour, NOON + 3 * hour]
     assert [was_active_at(switches, at, now=True) for at in times] == [False, True, False, True]
     assert was_active_at([], NOON, now=False) is False
+    assert was_active_at([], NOON, now=True) is True
+    periods = [None, NOON, NOON, NOON + 2 * hour]
+    assert [active_since(switches, at) for at in times] == periods
+    again = [ActivationChange(NOON, "live"), ActivationChange(NOON + hour, "live")]
+    assert active_since(again, NOON + 2 * hour) == NOON
 
 
 def test_a_hypothetical_event_is_simulated_with_the_real_history() -> None:

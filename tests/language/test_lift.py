@@ -65,6 +65,18 @@ def test_small_groups_have_no_numbers(treated: LiftGroup, held_out: LiftGroup, v
     assert (result == Lift("too_few")) is (verdict == "too_few")
 
 
+def test_a_lift_is_the_difference_of_the_rates_with_its_interval() -> None:
+    left, right = LiftGroup(40, 20) + LiftGroup(60, 30), LiftGroup(100, 30)
+    assert left == LiftGroup(100, 50)
+    assert lift(left, right) == Lift("more", 0.2, *newcombe_interval(left, right))
+    assert lift(right, left) == Lift("fewer", -0.2, *newcombe_interval(right, left))
+    assert (LiftGroup().rate, LiftGroup(4, 1).rate) == (0.0, 0.25)
+
+
+def test_30_contacts_and_5_goals_are_enough_for_numbers() -> None:
+    assert lift(LiftGroup(30, 3), LiftGroup(30, 2)).verdict == "no_difference"
+
+
 def waiting(edges: list[tuple[str, ...]], **seconds: int) -> Graph:
     """Return a graph of delays and a condition `p`; edges are (source, target) or (source, target, handle)."""
     pro = {"filters": [{"path": "plan", "operator": "eq", "value": "pro"}]}

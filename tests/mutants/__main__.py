@@ -303,7 +303,9 @@ def _run_mutant(
             target.__kwdefaults__ = compiled.__kwdefaults__
         for inner in _inner_codes(compiled.__code__):  # of functions that were made while modules were imported
             for made in functions.get((path, inner.co_qualname), ()):
-                if made.__code__.co_freevars == inner.co_freevars:
+                if not inner.co_freevars:  # also when a mutant does not use what it used
+                    made.__code__ = inner.replace(co_freevars=made.__code__.co_freevars)
+                elif made.__code__.co_freevars == inner.co_freevars:
                     made.__code__ = inner
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)

@@ -220,7 +220,7 @@ def _convert(field: _Field, value: Any, path: str, problems: list[Problem]) -> A
 def _describe(field: _Field, kind: inspect.Type, value: Any = None) -> str:
     match kind:
         case inspect.Metadata(type=inner):
-            return _describe(field, inner, value)
+            return _describe(field, inner)
         case inspect.StrType(min_length=shortest, max_length=longest, pattern=pattern):
             if longest is None:
                 return "a string"

@@ -138,7 +138,6 @@ _EXACT = Context(
 )
 _ROUNDED = Context(prec=1_000, Emax=1_000, Emin=-1_000, rounding=ROUND_HALF_UP, traps=[InvalidOperation, Overflow])
 _QUOTIENT = Context(prec=34, rounding=ROUND_HALF_UP, traps=[InvalidOperation, Overflow, DivisionByZero])
-_LARGEST = 10**1_000  # Python's integers have no bound of their own, so a few multiplications could fill the memory
 _OPERATIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Decimal, Decimal], Decimal]]] = {
     "+": (operator.add, _EXACT.add),
     "-": (operator.sub, _EXACT.subtract),
@@ -203,10 +202,7 @@ class _DataEnvironment(ImmutableSandboxedEnvironment):
         on_integers, on_decimals = _OPERATIONS[operator]
         if isinstance(left, Decimal) or isinstance(right, Decimal):
             return on_decimals(Decimal(left), Decimal(right))
-        result = on_integers(left, right)
-        if not -_LARGEST < result < _LARGEST:
-            raise Overflow
-        return result
+        return on_integers(left, right)  # at most 618 digits, because `_number` bounds both
 
     def call_unop(self, context: Scope, operator: str, arg: Any) -> Any:
         number = _number(arg)
@@ -270,7 +266,7 @@ def _clamped(value: Any, least: int, greatest: int) -> int:
     return min(max(int(_number(value)), least), greatest)
 
 
-def _exact(value: Decimal | float) -> Decimal:
+def _exact(value: Any) -> Json:
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
@@ -289,7 +285,7 @@ def _text(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case int() | float() | Decimal():
-            return format(_exact(value) if isinstance(value, float) else value, "d" if isinstance(value, int) else "f")
+            return format(_exact(value), "d" if isinstance(value, int) else "f")
         case dict() | list() | tuple():
             return encode(value).decode()
         case Undefined():
@@ -440,13 +436,13 @@ def _element(values: Any, index: int) -> Any:
 
 @_filter("_each")
 @pass_context
-def _pay_loop(scope: Scope, values: Any, work_per_pass: int) -> list[Any] | tuple[Any, ...]:
+def _pay_loop(scope: Scope, values: Any, work_per_pass: int) -> list[Any]:
     """Return the elements of a list, or the keys of an object, and charge for the whole loop in advance."""
     if not isinstance(values, Mapping | list | tuple):
         _require_present(values)
         raise TemplateError(f"cannot loop over {_kind(values)}")
     _budget(scope).pay_loop(len(values), work_per_pass)
-    return list(values) if isinstance(values, Mapping) else values
+    return list(values)
 
 
 @_filter("_concat")
@@ -463,7 +459,7 @@ def _require_scalar(value: Any) -> Any:
     # A comparison is not charged, so it must not descend into a large value.
     if isinstance(value, Mapping | list | tuple | LoopContext):
         raise TemplateError(f"compares {_kind(value)}: only texts and numbers can be compared")
-    return _exact(value) if isinstance(value, float) else value
+    return _exact(value)
 
 
 @_filter("_members")
