@@ -4,19 +4,21 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import contact_from
+from workbench.language.channel import EmailMessage, InappMessage
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
 from workbench.language.event import Event, Identifiers, mask_email
 from workbench.language.graph import Graph, read_graph
 from workbench.language.redact import redact_decision
-from workbench.language.run import Run, State, Step
+from workbench.language.run import ContactUpdated, Effect, EntryJoined, Run, State, Step, TagAdded, TagRemoved
 from workbench.language.simulate import (
     EARLIEST,
     NO_INPUT,
@@ -148,6 +150,75 @@ def test_details_of_steps_are_hidden_unless_they_are_known_to_be_harmless() -> N
     (shown, hidden) = (redact_decision(Decision(run, step), Decision(run, other)).step for other in (masked, None))
     assert (shown and shown.detail) == {"tag": "vip", "copy": "z•••"}
     assert (hidden and hidden.detail) == {"tag": "vip", "copy": "•••"}
+
+
+RUN = Run("e1", "a1", State.RUNNING)
+
+
+def decided(
+    outcome: str, detail: dict[str, Any] | None = None, effects: tuple[Effect, ...] = (), error: str | None = None
+) -> Decision:
+    return Decision(replace(RUN, error=error), Step("n", "k", EARLIEST, outcome, detail=detail or {}), effects)
+
+
+@pytest.mark.parametrize(
+    ("visible", "error"),
+    [
+        (decided("failed", {"cause": "template_error", "error": "masked"}), "masked"),
+        (decided("failed", {"cause": "other", "error": "masked"}), "•••"),
+        (decided("sent", {"cause": "template_error", "error": "masked"}), "•••"),
+        (Decision(RUN), "•••"),
+    ],
+)
+def test_an_error_is_that_of_the_visible_contact_if_it_fails_for_the_same_cause(visible: Decision, error: str) -> None:
+    true, shown = (
+        decided("failed", {"cause": "template_error", "error": text}, error=f"template_error: {text}")
+        for text in ("secret", error)
+    )
+    assert redact_decision(true, visible) == shown
+
+
+def test_an_entry_that_goes_on_after_a_failure_has_no_error_and_other_errors_stay() -> None:
+    failed = decided("failed", {"cause": "c", "error": "x"})
+    assert redact_decision(failed, failed) == failed
+    sent = decided("sent", {"messageId": "m"}, error="unknown node")
+    assert redact_decision(sent, Decision(RUN)) == sent
+    assert redact_decision(Decision(RUN), sent) == Decision(RUN)
+
+
+def test_effects_are_those_on_the_visible_contact_or_hidden_if_these_are_others() -> None:
+    updated, masked = ContactUpdated({"copy": EMAIL}), ContactUpdated({"copy": "z•••"})
+    email = EmailMessage("m", "n", EMAIL, "subject", "body")
+    inapp = InappMessage("m", "n", "0x1", "title", "body")
+    kept = (TagAdded("a"), TagRemoved("b"), EntryJoined("e2", True))
+    assert redact_decision(decided("updated", {}, (updated,)), decided("updated", {}, (masked,))).effects == (masked,)
+    assert redact_decision(decided("updated", {}, (updated, email, inapp, *kept)), Decision(RUN)).effects == (
+        ContactUpdated({"copy": "•••"}),
+        EmailMessage("m", "n", "•••", "•••", "•••"),
+        InappMessage("m", "n", "0x1", "•••", "•••"),
+        *kept,
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "actual"),
+    [
+        (decided("checked", {"verdicts": [{"actual": "z•••"}, {"actual": 2}]}), ["z•••", 2]),
+        (decided("checked"), ["•••", "•••"]),
+        (Decision(RUN), ["•••", "•••"]),
+    ],
+)
+def test_verdicts_have_the_values_of_the_visible_contact_or_none(visible: Decision, actual: list[Any]) -> None:
+    verdicts = [{"passed": True, "actual": EMAIL}, {"passed": False, "actual": 1}]
+    shown = [verdict | {"actual": value} for verdict, value in zip(verdicts, actual, strict=True)]
+    assert redact_decision(decided("checked", {"verdicts": verdicts}), visible) == decided(
+        "checked", {"verdicts": shown}
+    )
+
+
+def test_a_detail_of_a_step_with_another_outcome_is_hidden() -> None:
+    copied, other = decided("copied", {"tag": "vip", "copy": EMAIL}), decided("other", {"tag": "vip", "copy": "z•••"})
+    assert redact_decision(copied, other) == decided("copied", {"tag": "vip", "copy": "•••"})
 
 
 def test_a_reader_with_full_access_sees_everything() -> None:

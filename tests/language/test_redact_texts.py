@@ -2,9 +2,10 @@
 
 import pytest
 
-from workbench.language.actions import Action, Exit, SendEmail, SendInapp, SendWebhook
+from workbench.language.actions import Action, Exit, SendEmail, SendInapp, SendWebhook, UpdateContact
 from workbench.language.channel import EMAIL, INAPP, WEBHOOK
-from workbench.language.redact import UNSEEN, redact_texts
+from workbench.language.filter import Filter, Where
+from workbench.language.redact import UNSEEN, compares_address, prints_address, redact_texts
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,35 @@ def test_texts_of_an_unknown_template_are_hidden(action: Action | None) -> None:
 
 def test_erased_texts_stay_empty() -> None:
     assert redact_texts(INAPP, SendInapp("{{ email }}", "{{ email }}"), {"subject": None, "body": None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("action", "prints"),
+    [
+        (SendWebhook("https://x.example/"), True),  # the event with its identifiers
+        (SendWebhook("https://x.example/", "plain"), False),
+        (SendWebhook("https://x.example/", {"a": ["{{ email }}"]}), True),
+        (SendEmail("Hi", "{{ contact.tier }}"), False),
+        (SendEmail("Hi", "b", locales={"de": {"subject": "{{ contact.email }}"}}), True),
+        (UpdateContact({"copy": "{{ contact }}"}), True),
+        (SendInapp("{{ broken", "b"), True),
+        (Exit(), False),
+    ],
+)
+def test_an_action_that_reads_an_address_may_print_it(action: Action, prints: bool) -> None:
+    assert prints_address(action) is prints
+
+
+@pytest.mark.parametrize(
+    ("filters", "compares"),
+    [
+        ([], False),
+        ([Filter("plan", "eq", "pro"), Filter("contact.email", "contains", "@x")], True),
+        ([Filter("email", "eq", "a@x.co")], True),
+        ([Filter("email", "exists", None)], False),
+        ([Where("contact.email == 'a@x.co'")], True),
+        ([Where("contact.emails == 1")], False),
+    ],
+)
+def test_a_filter_may_depend_on_the_address(filters: list[Filter], compares: bool) -> None:
+    assert compares_address(filters) is compares

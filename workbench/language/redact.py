@@ -73,8 +73,6 @@ def _redact_step(step: Step, visible: Step | None) -> Step:
         if visible is not None and visible.outcome == "failed" and visible.detail["cause"] == step.detail["cause"]:
             return replace(step, detail=visible.detail)
         return replace(step, detail={**step.detail, "error": UNSEEN})
-    if step.detail.keys() <= _SHOWN_DETAILS:
-        return step
     masked = visible.detail if visible is not None and visible.outcome == step.outcome else {}
     unknown = {name: masked.get(name, UNSEEN) for name in step.detail.keys() - _SHOWN_DETAILS}
     return replace(step, detail=step.detail | unknown)
