@@ -8,7 +8,18 @@ from workbench.language.actions import InvalidAction, SendEmail, read_action
 from workbench.language.check import check
 from workbench.language.codec import decode, encode
 from workbench.language.graph import Graph, read_graph
-from workbench.language.snippets import MAX_ADDED, MAX_DEPTH, MAX_PINNED, Library, SnippetText, expand, names_in
+from workbench.language.problem import Problem
+from workbench.language.snippets import (
+    MAX_ADDED,
+    MAX_DEPTH,
+    MAX_PINNED,
+    Library,
+    SnippetText,
+    expand,
+    expand_all,
+    names_in,
+    read_snippets,
+)
 from workbench.language.template import MAX_SOURCE, TemplateError, render, required_paths
 from workbench.language.trigger import Trigger
 
@@ -32,6 +43,63 @@ def test_a_snippet_stands_for_its_text_and_sees_what_the_text_around_it_sees() -
     )
     assert render(text, {"vip": 1, "contact": {"name": "<"}}, html=True) == ("<html>*-&lt; of Acme{% include 'x' %}")
     assert required_paths(text) == {"vip", "contact.name"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("{% include 'sign' %}", "{{ contact.name }} of {{ shop | default('Acme') }}"),
+        ('{%- include\t"top"-%} a', "<html>{% if vip %}*{% endif %}a"),
+        ("{% if a %}{% include 'top' %}{% endif %}", "{% if a %}<html>{% if vip %}*{% endif %}{% endif %}"),
+        ("include {% raw %}{% include 'top' %}{% endraw %}", "include {% raw %}{% include 'top' %}{% endraw %}"),
+        ("{{ include }} {# include #}", "{{ include }} {# include #}"),
+        ("include {% if", "include {% if"),
+        ("{ {%- include 'line' %}", "{ {# #}"),
+        ("{ {%- include 'set' %}", "{ {% if a %}"),
+        ("{ {%- include 'off' %}", "{ % off"),
+    ],
+)
+def test_a_text_is_expanded(text: str, expanded: str) -> None:
+    more = {
+        "line": SnippetText(1, "{# #}"),
+        "set": SnippetText(1, "{% if a %}{% endif %}"),
+        "off": SnippetText(1, "% off"),
+    }
+    assert expand(text, Library(LIBRARY | more)).removesuffix("{% endif %}") == expanded.removesuffix("{% endif %}")
+
+
+def test_a_text_without_a_library_shows_the_names() -> None:
+    assert expand("a {% include 'sign' %}{%- include 'x' %} b", None) == "a [sign][x] b"
+
+
+def test_all_texts_of_a_value_are_expanded_and_each_problem_has_its_field() -> None:
+    problems: list[Problem] = []
+    value = {"a": ["{% include 'top' %}", 5, {"b": "{% include 'nope' %}"}], "c": {"d": "{% include x %}"}, "e": None}
+    expanded = expand_all(value, Library(LIBRARY), "n.data", problems)
+    assert expanded == {"a": [LIBRARY["top"].body, 5, {"b": "?"}], "c": {"d": "?"}, "e": None}
+    assert [(problem.field, problem.reason) for problem in problems] == [
+        ("n.data.a.b", "line 1: unknown snippet 'nope'"),
+        ("n.data.c.d", 'line 1: a snippet is included by its name, like {% include "footer" %}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "\n{% include\n 'loop' %}",
+            "snippet 'loop': snippet 'pool': line 1: the snippet 'loop' includes itself: loop → pool → loop",
+        ),
+        ("\n\n{%\ninclude\nname %}", 'line 3: a snippet is included by its name, like {% include "footer" %}'),
+        ("{% include 'sign' 'top' %}", 'line 1: a snippet is included by its name, like {% include "footer" %}'),
+        ("{% include sign %}", 'line 1: a snippet is included by its name, like {% include "footer" %}'),
+        ("{% include 'brace' %}", "snippet 'brace': must not end with {"),
+    ],
+)
+def test_the_reason_why_a_text_cannot_be_included(text: str, reason: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        expand(text, Library(LIBRARY))
+    assert str(caught.value) == reason
 
 
 @pytest.mark.parametrize(
@@ -113,6 +181,10 @@ def test_white_space_at_the_ends_of_a_snippet_is_that_of_a_template() -> None:
     assert render(expand("h1 { {%- include 'value' -%} } { {{- n -}} }", library), {"n": 1}) == "h1 { 1} {1}"
 
 
+def encode_of(snippet: SnippetText) -> Any:
+    return decode(encode(snippet))
+
+
 def graph(body: str, snippets: Any, posted: Any = None) -> Any:
     nodes = [
         {"id": "t", "type": "app_event"},
@@ -143,8 +215,35 @@ def test_a_published_graph_has_its_snippets_and_a_draft_shows_their_names() -> N
     "snippets", [[], {"a": "text"}, {"a": {"version": 1}}, {"a": {"version": 1, "body": "x" * (MAX_PINNED + 1)}}]
 )
 def test_snippets_of_another_shape_are_refused(snippets: Any) -> None:
-    (problem,) = graph("b", snippets)
-    assert problem.field == "graph.snippets"
+    too_long = "have more than 262,144 characters together"
+    of_another_shape = "must be an object of snippets, each with its version and body"
+    is_long = isinstance(snippets, dict) and len(str(snippets)) > MAX_PINNED
+    assert graph("b", snippets) == (Problem("graph.snippets", too_long if is_long else of_another_shape),)
+
+
+def test_ten_snippets_may_be_nested() -> None:
+    chain = {f"s{n}": SnippetText(1, f"{{% include 's{n + 1}' %}}") for n in range(10)}
+    library = Library(chain | {"s10": SnippetText(1, "x")})
+    assert expand("{% include 's1' %}", library) == "x"
+    deeper = Library(library.snippets)
+    with pytest.raises(TemplateError, match=r"^(snippet 's\d': ){10}line 1: more than 10 snippets are nested$"):
+        expand("{% include 's0' %}", deeper)
+
+
+def test_snippets_fill_their_bounds() -> None:
+    half = SnippetText(1, "x" * (MAX_PINNED // 2))
+    pinned = read_snippets({"a": encode_of(half), "b": encode_of(half)}, "s")
+    assert isinstance(pinned, Library)
+    assert pinned.snippets == {"a": half, "b": half}
+    assert read_snippets(None, "s") is None
+    full = Library({"full": SnippetText(1, "x" * MAX_SOURCE)})
+    assert expand("{% include 'full' %}", full) == "x" * MAX_SOURCE
+    with pytest.raises(TemplateError, match="is longer than 65536 characters with its snippets"):
+        expand(".{% include 'full' %}", full)
+    for _ in range(MAX_ADDED // MAX_SOURCE - 2):
+        expand("{% include 'full' %}", full)
+    with pytest.raises(TemplateError, match="snippets add more than 4,194,304 characters"):
+        expand("{% include 'full' %}", full)
 
 
 def test_names_are_found_in_all_texts_of_a_value() -> None:
