@@ -8,10 +8,14 @@ import pytest
 
 from workbench.language.codec import (
     MISSING,
+    MalformedJsonError,
     as_stored,
+    decode,
     exactness_problem,
     malformed_json,
     printable,
+    same_json,
+    storage_problem,
     truncate_depth,
     utc_text,
     value_at,
@@ -106,6 +110,54 @@ def test_the_reasons_of_malformed_json() -> None:
     with pytest.raises(UnicodeDecodeError) as error:
         b"ab\xff".decode()
     assert malformed_json(error.value) == "malformed JSON: not UTF-8 at byte 3"
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"[1,]", "JSON is malformed: trailing comma in array (byte 3)"),
+        (b"[" * 5_000, "nested too deeply"),
+        (b"1e99999999999999999999", "contains a number outside ±1e308 or of more than 400 digits"),
+    ],
+)
+def test_an_error_says_what_is_malformed(raw: bytes, reason: str) -> None:
+    with pytest.raises(MalformedJsonError) as error:
+        decode(raw)
+    assert str(error.value) == reason
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_integer(sign: int) -> None:
+    assert storage_problem(sign * (10**309 - 1)) is None
+    assert storage_problem(sign * 10**309) == "contains a number outside ±1e308 or of more than 400 digits"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        ({"a": 1, "b": [1, {"d": 1, "c": 2}]}, {"b": [1, {"c": 2, "d": 1}], "a": 1}, True),
+        (Decimal("1.0"), Decimal("1.00"), False),
+        ([1, 2], [2, 1], False),
+    ],
+)
+def test_two_values_are_the_same_to_the_last_digit(left: Any, right: Any, same: bool) -> None:
+    assert same_json(left, right) is same
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        (b"[" * 100 + b"1" + b"]" * 100, None),
+        (b"[1," * 100 + b"2" + b"]" * 100, None),
+        (b"[" * 101 + b"1" + b"]" * 101, b"[" * 100 + b"null" + b"]" * 100),
+        (b"[" * 99 + b"[[1],[[2]],3]" + b"]" * 99, b"[" * 99 + b"[null,null,3]" + b"]" * 99),
+        (b'[{"a":' * 60 + b"1" + b"}]" * 60, b'[{"a":' * 50 + b"null" + b"}]" * 50),
+        (b"[" * 150, b"[" * 100 + b"null"),
+        (b"[" * 120 + b"]" * 10, b"[" * 100 + b"null"),
+    ],
+)
+def test_what_is_deeper_than_100_levels_is_cut(text: bytes, cut: bytes | None) -> None:
+    assert truncate_depth(text) == (text if cut is None else cut)
 
 
 def test_brackets_in_a_text_have_no_depth() -> None:

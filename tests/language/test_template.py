@@ -7,7 +7,21 @@ import pytest
 
 from workbench.language.codec import decode
 from workbench.language.expression import MAX_OUTPUT
-from workbench.language.template import RenderBudget, TemplateError, compile_template, evaluate, render
+from workbench.language.template import (
+    MAX_DEPTH,
+    MAX_NODES,
+    MAX_SOURCE,
+    MAX_TOKENS,
+    MAX_WHERE,
+    RenderBudget,
+    TemplateError,
+    compile_template,
+    compile_where,
+    evaluate,
+    evaluate_texts,
+    render,
+    required_paths,
+)
 
 CONTEXT = decode(
     b"""{"name": "Ann", "amount": 0.1, "whole": 12345678901234567890123, "large": 123456789012345678901234567890.125,
@@ -352,3 +366,49 @@ def test_m7_a_value_with_braces_is_not_evaluated_again() -> None:
 
 def test_values_can_be_part_of_a_url() -> None:
     assert render("{{ 'a b/c?d&é' | urlencode }}", {}) == "a%20b%2Fc%3Fd%26%C3%A9"
+
+
+@pytest.mark.parametrize(
+    ("source", "paths"),
+    [
+        ("{{ a|d('x') }}{{ b|default(c) }}{{ d is defined }}{{ e }}", {"e"}),
+        ("{% if a %}{{ b }}{% else %}{{ c }}{% endif %}", {"a"}),
+        ("{{ b if a else c }}{% for x in l.m %}{{ x.y }}{{ z }}{% endfor %}", {"a", "l.m"}),
+        ("{{ a and b }}{{ c or d }}{{ not e }}", {"a", "c", "e"}),
+        ("{{ a.b['c'] ~ a[d] }}", {"a.b.c", "a", "d"}),
+    ],
+)
+def test_required_are_the_paths_that_are_always_read_and_have_no_default(source: str, paths: set[str]) -> None:
+    assert required_paths(source) == paths
+
+
+def test_all_texts_of_a_value_are_evaluated_within_one_budget() -> None:
+    value = {"a": ["{{ n }}", 5, {"b": "n: {{ n }}"}], "c": None, "d": True}
+    assert evaluate_texts(value, {"n": Decimal("1.50")}, RenderBudget()) == {
+        "a": [Decimal("1.50"), 5, {"b": "n: 1.50"}],
+        "c": None,
+        "d": True,
+    }
+    half = {"text": "x" * (MAX_OUTPUT // 2)}
+    with pytest.raises(TemplateError, match="makes more than"):
+        evaluate_texts(["{{ text }}"] * 3, half, RenderBudget())
+
+
+@pytest.mark.parametrize(
+    ("fits", "exceeds", "reason"),
+    [
+        ("x" * MAX_SOURCE, "x" * (MAX_SOURCE + 1), "is longer than 65536 characters"),
+        ("{{ 1 }}" * (MAX_NODES - 2), "{{ 1 }}" * (MAX_NODES - 1), "has more than 1000 parts"),
+        ("{# #}" * (MAX_TOKENS // 3), "{# #}" * (MAX_TOKENS // 3 + 1), "has more than 5000 words and signs"),
+        ("{{ " + "-" * (MAX_DEPTH - 2) + "1 }}", "{{ " + "-" * (MAX_DEPTH - 1) + "1 }}", "is nested too deeply"),
+    ],
+)
+def test_the_largest_template(fits: str, exceeds: str, reason: str) -> None:
+    compile_template(fits)
+    with pytest.raises(TemplateError) as caught:
+        compile_template(exceeds)
+    assert str(caught.value) == reason
+
+
+def test_the_longest_expression() -> None:
+    assert compile_where("a" * MAX_WHERE).paths == {"a" * MAX_WHERE}
