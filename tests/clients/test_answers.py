@@ -1,6 +1,7 @@
 """Each client does the same after the same answers of a server (`answers.json`)."""
 
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import Start
+from tests.clients.conftest import PRODUCERS, Start
+from tests.running import free_port
+from workbench import Client
 
 CASES = json.loads(Path(__file__).with_name("answers.json").read_text())
 ME = {"organization": "demo", "key": {"kind": "live"}}
@@ -97,3 +100,18 @@ def test_business_keys_are_the_same_in_all_clients(start: Start) -> None:
     with serving(_Answers([{"results": ["accepted"] * 3}])) as url, start("three", url, "sk_live_x") as process:
         output, _ = process.communicate(timeout=60)
     assert json.loads(output)["keys"][1] == "order:2bfd14f43d17fc7cea24e0917a8879b4b2f880b8baeec1b9d90fbaad655e71bd"
+
+
+@pytest.mark.node
+def test_a_python_client_leaves_the_events_of_a_node_client_in_the_same_folder(tmp_path: Path) -> None:
+    arguments = ["endless", f"http://127.0.0.1:{free_port()}", "sk_live_x", str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*PRODUCERS["node"], *arguments], text=True, **pipes) as node:
+        assert node.stdout is not None
+        for _ in range(9):  # one event of each contact
+            node.stdout.readline()
+        node.kill()
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.lane?")}
+    Client(*arguments[1:3], spool=tmp_path).close(timeout_s=0)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.lane?")} == before
+    assert len(before) == 4

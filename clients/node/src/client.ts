@@ -1,27 +1,24 @@
 /**
  * A client for backends: `track` writes an event into a file, and the client sends the file in the background.
  *
- *     track → Spool.add → (in the background) Spool.oldest → POST /events/batch, in four lanes → Spool.settle
+ *     track → Spool.add → (a loop for each lane) Spool.oldest → POST /events/batch → Spool.settle
  */
 import { createHash } from "node:crypto";
 import { homedir } from "node:os";
 import { join } from "node:path";
 
-import { clock } from "./clock.js";
-import { AuthenticationError, SpoolError, UnavailableError } from "./errors.js";
+import { SpoolError, UnavailableError } from "./errors.js";
 import { encodeEvent, LANES, sendingKey, type EventFields } from "./event.js";
-import { Spool, type WaitingEvent } from "./spool.js";
+import type { WaitingEvent } from "./file.js";
+import { Loop } from "./loop.js";
+import { Service } from "./service.js";
+import { Spool } from "./spool.js";
 
 const BATCH_SIZE = 100; // events in one request; the service accepts no more
-const EVENTS_READ = (LANES * BATCH_SIZE * 5) / 4; // so that nearly every lane has a full batch
 const MAX_SPOOL_BYTES = 1_073_741_824;
 const WAIT_FOR_OTHERS_MS = 100; // before the first event of a request is sent
-const FIRST_PAUSE_MS = 500; // after failures
-const LONGEST_PAUSE_MS = 30_000;
-const LONGEST_RETRY_AFTER_MS = 300_000;
 const TAKE_OVER_INTERVAL_MS = 5_000; // how often a client looks for files of clients that ended
 const REJECTED_WARNING_INTERVAL_MS = 60_000;
-const REQUEST_TIMEOUT_MS = 30_000;
 const EXIT_TIMEOUT_MS = 2_000; // the end of a process waits so long; the file keeps the other events
 const WAITING_ERRORS = /^(RATE_LIMITED|INGEST_UNAVAILABLE)/;
 
@@ -63,38 +60,43 @@ export interface RejectedEvent {
  *
  * An event that `track` returned from is not lost when the process is killed or the service cannot be reached. It has
  * one idempotency key from the beginning, so the service stores it once, however often it is sent. Events that the
- * service rejects are kept apart, the newest 10,000 of them, and a warning says so.
+ * service rejects are kept apart, the newest 16 MB of them, and a warning says so.
  */
 export class Client {
   readonly url: string;
-  /** Why the last request failed; undefined if it succeeded. */
-  failure: Error | undefined;
-
-  readonly #key: string;
   readonly #spool: Spool;
+  readonly #service: Service;
   readonly #onReceipt: ((receipt: Receipt) => void) | undefined;
-  readonly #stopping = new AbortController();
-  readonly #atExit = () => void this.close(EXIT_TIMEOUT_MS);
-  #endPause: ((isUrgent: boolean) => unknown) | undefined; // of the sender
-  #isUrgent = false; // `flush` was called: the sender leaves out its next pause
-  #flushing: (() => void)[] = []; // callers of `flush`, which look again after each round
-  #settled = 0;
+  readonly #lanes = Array.from({ length: LANES }, () => new Loop());
+  readonly #takingOver = new Loop();
+  readonly #loops = [...this.#lanes, this.#takingOver];
+  readonly #running: Promise<unknown>;
+  readonly #atExit = () => void this.#end(EXIT_TIMEOUT_MS).then(() => this.#spool.close());
+  #isClosed = false;
+  #tookOver = false;
+  #waiters: (() => void)[] = []; // callers of `flush`, which look again after each batch
+  #warnedOf: string | undefined; // why events wait
   #rejected = 0; // since the last warning
   #deleted = 0;
   #warnedAt = -Infinity;
-  #tookOver = false;
-  #tookOverAt = -Infinity;
-  #running: Promise<void>;
 
   /** Throws AuthenticationError for a key that cannot send events, SpoolError for a folder that cannot be used. */
   constructor(options: ClientOptions = {}) {
     this.url = (options.url ?? (process.env["WORKBENCH_URL"] || "http://127.0.0.1:8000")).trim().replace(/\/+$/, "");
-    this.#key = sendingKey(options.key ?? process.env["WORKBENCH_EVENTS_KEY"]);
+    const key = sendingKey(options.key ?? process.env["WORKBENCH_EVENTS_KEY"]);
     const name = createHash("sha256").update(this.url).digest("hex").slice(0, 16);
     const folder = options.spool ?? join(homedir(), ".local/state/event-workbench", name);
-    this.#spool = new Spool(folder, this.#key, options.maxSpoolBytes ?? MAX_SPOOL_BYTES);
+    this.#spool = new Spool(folder, key, options.maxSpoolBytes ?? MAX_SPOOL_BYTES);
+    this.#service = new Service(this.url, key);
     this.#onReceipt = options.onReceipt;
-    this.#running = this.#run();
+    const onTurn = () => {
+      this.#report();
+      this.#endRound();
+    };
+    this.#running = Promise.all([
+      this.#takingOver.run(() => this.#takeOver(), onTurn),
+      ...this.#lanes.map((loop, lane) => loop.run(() => this.#sendOldest(lane), onTurn)),
+    ]);
     process.once("beforeExit", this.#atExit);
   }
 
@@ -104,29 +106,37 @@ export class Client {
    * Throws InvalidArgumentError for values that JSON lacks, SpoolError if the folder is full. Nothing is stored then.
    */
   track(event: string, fields: EventFields): string {
-    if (this.#stopping.signal.aborted) throw new SpoolError("the client is closed; the event was not stored");
+    if (this.#isClosed) throw new SpoolError("the client is closed; the event was not stored");
     const { key, lane, json } = encodeEvent(event, fields);
     this.#spool.add(lane, json);
-    this.#endPause?.(false);
+    this.#lanes[lane]!.wake();
     return key;
   }
 
   /** Wait until the events that are stored now were accepted or rejected; return how many still wait. */
   async flush(timeoutMs = 30_000): Promise<number> {
     const until = performance.now() + timeoutMs;
-    this.#hurry();
+    this.#loops.forEach((loop) => loop.hurry());
     await this.#waitFor(() => this.#tookOver, until); // the events of clients that ended count, too
-    const count = this.#spool.counter();
-    await this.#waitFor(() => count() === 0, until);
-    return count();
+    const backlog = this.#spool.backlog();
+    await this.#waitFor(() => backlog.isSettled(), until);
+    return backlog.count();
   }
 
-  /** The number of events that were not accepted or rejected yet. */
+  /**
+   * The number of events that were not accepted or rejected yet. The first time, it reads the files of clients that
+   * ended.
+   */
   get waiting(): number {
-    return this.#spool.waiting;
+    return this.#spool.backlog().count();
   }
 
-  /** Return the newest events that the service rejected. The client keeps the newest 10,000, or 16 MB of them. */
+  /** Why the last request failed; undefined if it succeeded. */
+  get failure(): Error | undefined {
+    return this.#loops.find((loop) => loop.failure !== undefined)?.failure;
+  }
+
+  /** Return the newest events that the service rejected. The client keeps the newest 16 MB of them. */
   rejected(limit = 1_000): RejectedEvent[] {
     return this.#spool.rejected(limit).map(({ error, json }) => ({ error, event: JSON.parse(json) }));
   }
@@ -134,7 +144,7 @@ export class Client {
   /** Let the rejected events wait again, such as after a mistake in the service was mended. */
   retryRejected(): void {
     this.#spool.retryRejected();
-    this.#endPause?.(false);
+    this.#lanes.forEach((loop) => loop.wake());
   }
 
   /** Delete the rejected events from the folder. */
@@ -144,140 +154,99 @@ export class Client {
 
   /** Send for up to `timeoutMs`, and return how many events the folder keeps for a later client. */
   async close(timeoutMs = 10_000): Promise<number> {
-    if (this.#stopping.signal.aborted) return 0;
-    process.off("beforeExit", this.#atExit);
-    const count = this.#spool.counter();
-    this.#hurry();
-    await this.#waitFor(() => count() === 0, performance.now() + timeoutMs);
-    this.#stopping.abort();
-    this.#hurry();
-    await this.#running;
-    const waiting = this.waiting;
+    if (this.#isClosed) return 0;
+    await this.#end(timeoutMs);
+    const { waiting } = this;
     this.#spool.close();
     return waiting;
   }
 
-  /** Send until the client is closed. */
-  async #run(): Promise<void> {
-    let pauseMs = FIRST_PAUSE_MS;
-    await Promise.resolve(); // the constructor returns first
-    while (!this.#stopping.signal.aborted) {
-      const before = this.#settled;
-      try {
-        await this.#takeOver();
-        await this.#sendRound();
-        this.#report(undefined);
-      } catch (error) {
-        if (error instanceof AuthenticationError) this.#tookOverAt = -Infinity;
-        this.#report(error as Error);
-      }
-      this.#endRound();
-      if (this.#settled > before || this.failure === undefined) pauseMs = FIRST_PAUSE_MS;
-      if (this.failure !== undefined) {
-        const { retryAfterMs = 0 } = this.failure as UnavailableError;
-        // Random, so that clients whose requests failed together do not come back together.
-        await this.#pause(pauseMs * Math.random(), { leastMs: Math.min(retryAfterMs, LONGEST_RETRY_AFTER_MS) });
-        pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
-      }
-    }
+  /** Send for up to `timeoutMs`, and end the background work. */
+  async #end(timeoutMs: number): Promise<void> {
+    this.#isClosed = true;
+    process.off("beforeExit", this.#atExit);
+    const backlog = this.#spool.backlog();
+    this.#loops.forEach((loop) => loop.hurry());
+    await this.#waitFor(() => backlog.isSettled(), performance.now() + timeoutMs);
+    this.#loops.forEach((loop) => loop.stop());
+    this.#service.close();
+    await this.#running;
   }
 
-  /** Take over the files of clients that ended, now and then. */
+  /** Take over the files of clients that ended, and wait until it is time to look again. */
   async #takeOver(): Promise<void> {
-    if (performance.now() - this.#tookOverAt < TAKE_OVER_INTERVAL_MS) return;
     // A key that the service refuses never takes files over, which others may be able to send.
-    const { status, body } = await this.#request("/me");
-    const { organization, key } = (body ?? {}) as { organization?: string; key?: { kind: string } };
-    if (status !== 200 || organization === undefined || key === undefined) throw this.#strangeAnswer(status);
-    if (!(await this.#spool.takeOver(organization, key.kind))) return; // the others, after some were sent
-    this.#tookOver = true;
-    this.#tookOverAt = performance.now();
+    const answer = await this.#service.request("/me");
+    const { organization, key } = (answer.body ?? {}) as { organization?: string; key?: { kind: string } };
+    if (answer.status !== 200 || organization === undefined || key === undefined) throw this.#service.strangeAnswer(answer);
+    const areAll = await this.#spool.takeOver(organization, key.kind);
+    this.#tookOver ||= areAll;
+    this.#lanes.forEach((loop) => loop.wake());
     this.#endRound();
+    await this.#takingOver.pause(areAll ? TAKE_OVER_INTERVAL_MS : WAIT_FOR_OTHERS_MS); // the others, after some were sent
   }
 
-  /** Send the oldest events, or wait for some. Throws the reason why events still wait. */
-  async #sendRound(): Promise<void> {
-    let events = this.#spool.oldest(EVENTS_READ);
-    if (events.length === 0) {
-      await this.#pause(TAKE_OVER_INTERVAL_MS, { endsWithTrack: true });
-      if (this.#spool.waiting === 0) return;
-      await this.#pause(WAIT_FOR_OTHERS_MS);
-      events = this.#spool.oldest(EVENTS_READ);
+  /** Send the oldest events of a lane; wait for some if there are few. Throws the reason why events still wait. */
+  async #sendOldest(lane: number): Promise<void> {
+    let events = this.#spool.oldest(lane, BATCH_SIZE);
+    if (events.length === 0) await this.#lanes[lane]!.idle();
+    if (events.length < BATCH_SIZE) {
+      await this.#lanes[lane]!.pause(WAIT_FOR_OTHERS_MS);
+      events = this.#spool.oldest(lane, BATCH_SIZE);
     }
-    const lanes = Array.from({ length: LANES }, (_, lane) => events.filter((event) => event.lane === lane));
-    const sent = await Promise.allSettled(
-      lanes.filter((lane) => lane.length > 0).map((lane) => this.#sendBatch(lane.slice(0, BATCH_SIZE))),
-    );
-    const failures = sent.filter((outcome) => outcome.status === "rejected").map(({ reason }) => reason as Error);
-    if (failures.length > 0) throw failures.find((failure) => failure instanceof AuthenticationError) ?? failures[0];
+    if (events.length > 0) await this.#sendBatch(lane, events);
   }
 
   /** Send up to BATCH_SIZE events. Throws the reason why some of them still wait. */
-  async #sendBatch(events: readonly WaitingEvent[]): Promise<void> {
-    const { status, body, error } = await this.#request("/events/batch", `{"events":[${events.map(({ json }) => json)}]}`);
-    let results = (body as { results?: Receipt[] } | undefined)?.results;
-    if (status >= 400) {
+  async #sendBatch(lane: number, events: readonly WaitingEvent[]): Promise<void> {
+    const answer = await this.#service.request("/events/batch", `{"events":[${events.map(({ json }) => json)}]}`);
+    let results = (answer.body as { results?: Receipt[] } | undefined)?.results;
+    if (answer.status >= 400) {
       if (events.length > 1) {
         // The request as a whole was refused, such as one that is too large.
         const middle = events.length >> 1;
-        await this.#sendBatch(events.slice(0, middle));
-        return this.#sendBatch(events.slice(middle));
+        await this.#sendBatch(lane, events.slice(0, middle));
+        return this.#sendBatch(lane, events.slice(middle));
       }
-      results = [{ accepted: false, deduplicated: false, idempotencyKey: "", error }];
+      results = [{ accepted: false, deduplicated: false, idempotencyKey: "", error: answer.error }];
     }
-    if (!Array.isArray(results) || results.length !== events.length) throw this.#strangeAnswer(status);
-    const outcomes = events.map((event, index) => ({ event, receipt: results[index]! }));
-    const settled = outcomes.filter(({ receipt }) => !WAITING_ERRORS.test(receipt.error ?? ""));
-    const rejected = settled.filter(({ receipt }) => !receipt.accepted);
-    const deleted = this.#spool.settle(
-      settled.filter(({ receipt }) => receipt.accepted).map(({ event }) => event),
-      rejected.map(({ event, receipt }) => [event, String(receipt.error)]),
+    if (!Array.isArray(results) || results.length !== events.length) throw this.#service.strangeAnswer(answer);
+    // Events after one that waits are sent again, too, so that the order stays; they are stored once.
+    const waits = results.findIndex(({ error }) => WAITING_ERRORS.test(error ?? ""));
+    const receipts = waits < 0 ? results : results.slice(0, waits);
+    const refused = receipts.findIndex(({ accepted }) => !accepted);
+    // Those before the first rejected one go on even if the disk has no room for it.
+    const accepted = refused < 0 ? receipts.length : refused;
+    this.#settle(lane, events, receipts.slice(0, accepted));
+    if (refused >= 0) {
+      this.#reject(lane, events, receipts);
+      this.#settle(lane, events.slice(accepted), receipts.slice(accepted));
+    }
+    if (waits >= 0) throw new UnavailableError(results[waits]!.error!);
+  }
+
+  /** Note that the first events have these receipts, and hand these over. */
+  #settle(lane: number, events: readonly WaitingEvent[], receipts: readonly Receipt[]): void {
+    if (receipts.length === 0) return;
+    this.#spool.settle(lane, events[receipts.length - 1]!);
+    this.#lanes[lane]!.progress();
+    this.#endRound();
+    receipts.forEach((receipt, index) => this.#handOver(events[index]!, receipt));
+  }
+
+  /** Keep the events that were not accepted, and warn of them once a minute at most. */
+  #reject(lane: number, events: readonly WaitingEvent[], receipts: readonly Receipt[]): void {
+    const rejections = receipts.flatMap(({ accepted, error }, index) =>
+      accepted ? [] : [{ error: String(error), lane, json: events[index]!.json }],
     );
-    if (rejected.length > 0) this.#reportRejected(rejected.length, deleted, String(rejected.at(-1)!.receipt.error));
-    this.#settled += settled.length;
-    for (const { event, receipt } of settled) this.#handOver(event, receipt);
-    const waits = results.find((receipt) => WAITING_ERRORS.test(receipt.error ?? ""));
-    if (waits !== undefined) throw new UnavailableError(waits.error!);
-  }
-
-  /** Return an answer of the service: a success, or a refusal of the events (400, 413, 422). Throws for any other. */
-  async #request(path: string, body?: string): Promise<{ status: number; body: unknown; error: string }> {
-    let response: Response, text: string;
-    const request = new AbortController();
-    const timer = setTimeout(() => request.abort(new Error(`no answer within ${REQUEST_TIMEOUT_MS} ms`)), REQUEST_TIMEOUT_MS);
-    const abort = () => request.abort(this.#stopping.signal.reason);
-    this.#stopping.signal.addEventListener("abort", abort);
-    try {
-      response = await fetch(`${this.url}/api/v1${path}`, {
-        method: body === undefined ? "GET" : "POST",
-        headers: { Authorization: `Bearer ${this.#key}`, Accept: "application/json", "Content-Type": "application/json" },
-        redirect: "manual",
-        signal: request.signal,
-        ...(body === undefined ? {} : { body }),
-      });
-      text = await response.text();
-    } catch (error) {
-      const { message, cause } = error as Error;
-      throw new UnavailableError(`no response from ${this.url} (${(cause as Error | undefined)?.message || message})`);
-    } finally {
-      clearTimeout(timer);
-      this.#stopping.signal.removeEventListener("abort", abort);
-    }
-    const { status } = response;
-    const answer = parsed(text) as { error?: string; requestId?: string } | undefined;
-    const error = answer?.error ?? `the server answered ${status}`;
-    if (status === 401 || status === 403) throw new AuthenticationError(`the service refuses the key: ${error}`);
-    // Another server, such as a proxy, knows nothing about events; but what is too large for it stays too large.
-    const isRefusal = status === 413 || ([400, 422].includes(status) && answer?.requestId !== undefined);
-    if (status >= 300 && !isRefusal) {
-      const retryAfterS = Number(response.headers.get("retry-after") ?? NaN);
-      throw new UnavailableError(error, status, retryAfterS >= 0 ? retryAfterS * 1_000 : undefined);
-    }
-    return { status, body: answer, error };
-  }
-
-  #strangeAnswer(status: number): UnavailableError {
-    return new UnavailableError(`the answer is not that of an Event Workbench at ${this.url}`, status);
+    this.#deleted += this.#spool.reject(rejections);
+    this.#rejected += rejections.length;
+    if (performance.now() < this.#warnedAt + REJECTED_WARNING_INTERVAL_MS) return;
+    this.#warnedAt = performance.now();
+    const older = this.#deleted > 0 ? ` (${this.#deleted} older ones were deleted)` : "";
+    const text = `rejected events in ${this.#spool.folder}: ${this.#rejected}${older}: ${rejections.at(-1)!.error}`;
+    process.emitWarning(text, "EventWorkbench");
+    this.#rejected = this.#deleted = 0;
   }
 
   #handOver(event: WaitingEvent, receipt: Receipt): void {
@@ -291,72 +260,26 @@ export class Client {
     }
   }
 
-  /** Remember why events wait, and warn once. */
-  #report(failure: Error | undefined): void {
-    if (this.#stopping.signal.aborted) return; // the request was aborted
-    if (failure !== undefined && failure.message !== this.failure?.message) {
-      process.emitWarning(`events wait in ${this.#spool.folder}: ${failure.message}`, "EventWorkbench");
+  /** Warn once why events wait. */
+  #report(): void {
+    const text = this.failure?.message;
+    if (text !== undefined && text !== this.#warnedOf) {
+      process.emitWarning(`events wait in ${this.#spool.folder}: ${text}`, "EventWorkbench");
     }
-    this.failure = failure;
-  }
-
-  /** Warn how many events were rejected, at most once a minute. */
-  #reportRejected(count: number, deleted: number, error: string): void {
-    this.#rejected += count;
-    this.#deleted += deleted;
-    if (performance.now() < this.#warnedAt + REJECTED_WARNING_INTERVAL_MS) return;
-    this.#warnedAt = performance.now();
-    const older = this.#deleted > 0 ? ` (${this.#deleted} older ones were deleted)` : "";
-    process.emitWarning(`rejected events in ${this.#spool.folder}: ${this.#rejected}${older}: ${error}`, "EventWorkbench");
-    this.#rejected = this.#deleted = 0;
-  }
-
-  #hurry(): void {
-    this.#isUrgent = this.#endPause === undefined;
-    this.#endPause?.(true);
-  }
-
-  /** Wait for `leastMs`, which only `close` ends, and then for `ms`, which `flush` and, if that is wanted, `track` end. */
-  async #pause(ms: number, { endsWithTrack = false, leastMs = 0 } = {}): Promise<void> {
-    if (leastMs > 0) await this.#sleep(leastMs, () => this.#stopping.signal.aborted);
-    if (!this.#isUrgent && !(endsWithTrack && this.#spool.waiting > 0)) {
-      await this.#sleep(ms, (isUrgent) => isUrgent || endsWithTrack);
-    }
-    this.#isUrgent = false;
-  }
-
-  #sleep(ms: number, endsIf: (isUrgent: boolean) => boolean): Promise<void> {
-    if (ms <= 0 || this.#stopping.signal.aborted) return Promise.resolve();
-    return new Promise((resolve) => {
-      const end = () => {
-        clearTimeout(timer);
-        this.#endPause = undefined;
-        resolve();
-      };
-      const timer = clock.setTimeout(end, ms).unref();
-      this.#endPause = (isUrgent) => endsIf(isUrgent) && end();
-    });
+    this.#warnedOf = text;
   }
 
   /** Let `flush` see what has changed. */
   #endRound(): void {
-    for (const resolve of this.#flushing.splice(0)) resolve();
+    for (const resolve of this.#waiters.splice(0)) resolve();
   }
 
-  /** Look after each round whether something is the case, up to a time. */
+  /** Look after each batch whether something is the case, up to a time. */
   async #waitFor(isDone: () => boolean, until: number): Promise<void> {
     for (let rest; !isDone() && (rest = until - performance.now()) > 0; ) {
       const timer = setTimeout(() => this.#endRound(), rest);
-      await new Promise<void>((resolve) => this.#flushing.push(resolve));
+      await new Promise<void>((resolve) => this.#waiters.push(resolve));
       clearTimeout(timer);
     }
-  }
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined; // the page of a proxy
   }
 }

@@ -1,44 +1,34 @@
 /**
  * The folder in which clients keep events until the service has accepted them.
  *
- *     <key>.<owner>.<stamp>.events     events, in their order
- *     <key>.<owner>.<stamp>.settled    how many of them were accepted or rejected
- *     <key>.<owner>.<stamp>.rejected   events that the service rejected, with their errors
- *     <owner>.alive                    a socket on which the owner listens
- *     <key>.key                        the organization and the kind of a key
+ *     <key>.<owner>.<stamp>.lane<number>   events of a lane, in their order
+ *     <key>.<owner>.<stamp>.rejected       events that the service rejected, with their errors
+ *     <owner>.alive                        a socket on which the owner listens
+ *     <key>.key                            the organization and the kind of a key
  *
  * `owner` is a client: only it writes its files. When its process has ended, nothing listens on its socket, and another
  * client of the same organization and kind of key takes its files over by renaming them, which only one can do.
  * `stamp` is the time at which a file was made, which orders the files, and its first owner, which makes it unique.
- * `key` is the fingerprint of a key.
+ * `key` is the fingerprint of a key. The Python client takes over files that end with `.events`.
  */
 import { createHash, randomBytes } from "node:crypto";
-import { closeSync, fdatasync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { appendFileSync, closeSync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { connect, createServer, type Server } from "node:net";
 import { join } from "node:path";
 
 import { SpoolError } from "./errors.js";
-import { Log, openPrivate, readLine, writeLine } from "./log.js";
+import { LANES } from "./event.js";
+import { EventFile, type WaitingEvent } from "./file.js";
 
 const FILE_BYTES = 16_777_216; // the size at which a new file begins
-const MAX_FILES = 200; // that are open; a process that takes over more would run out of descriptors
-const KEPT_BYTES = 1_048_576; // a file whose events are all settled is deleted when it is larger
-const MAX_REJECTED = 10_000; // the oldest are dropped, so that invalid events cannot fill the disk
-const MAX_REJECTED_BYTES = 16_777_216;
-const REJECTED_PER_FILE = 1_000;
+const MAX_FILES = 32; // of a lane that are open; a process that takes over more would run out of descriptors
+const MAX_REJECTED_BYTES = 16_777_216; // the oldest are deleted, so that invalid events cannot fill the disk
 const REJECTED_FILE_BYTES = 1_048_576;
 const MAX_SOCKET_PATH = 103; // bytes; macOS and Linux allow no more
+const NEW_SOCKET_MS = 3_600_000; // a younger one may be made now, so that nothing listens yet
 const SYNC_INTERVAL_MS = 1_000;
 
 let newestStamp = 0; // microseconds, so that files that one process makes in a millisecond have an order
-
-export interface WaitingEvent {
-  file: EventFile;
-  number: number;
-  end: number;
-  lane: number;
-  json: string;
-}
 
 export interface Rejection {
   error: string;
@@ -46,99 +36,63 @@ export interface Rejection {
   json: string;
 }
 
-/** The events of one file, and which of them are settled: those before `done`, and those in `early`. */
-export class EventFile {
-  done = 0;
-  #doneAt = 0; // the position of the first event that waits
-  #early = new Map<number, number>(); // settled before an earlier one, with the position after it
-  #settled: number;
-
-  private constructor(
-    readonly log: Log,
-    private readonly base: string,
-  ) {
-    const state = readLine(`${this.base}.settled`);
-    if (state !== undefined) {
-      const [done, doneAt, early] = JSON.parse(state) as [number, number, [number, number][]];
-      [this.done, this.#doneAt, this.#early] = [done, doneAt, new Map(early)];
-    }
-    this.#settled = openPrivate(`${this.base}.settled`, state === undefined ? "w" : "r+");
-  }
-
-  static create(base: string): EventFile {
-    const log = new Log(`${base}.events`);
-    try {
-      return new EventFile(log, base);
-    } catch (error) {
-      if (log.bytes === 0) log.delete();
-      else log.close();
-      throw error;
-    }
-  }
-
-  /** Return a file of another client. Its lines are counted, but decoded when they are sent. */
-  static async takeOver(base: string): Promise<EventFile> {
-    const file = EventFile.create(base);
-    file.log.lines = file.done;
-    await file.log.count(file.#doneAt);
-    return file;
-  }
-
-  get waiting(): number {
-    return this.waitingBelow(this.log.lines);
-  }
-
-  /** The number of waiting events among the first `count`. */
-  waitingBelow(count: number): number {
-    const below = Math.min(count, this.log.lines);
-    return Math.max(0, below - this.done - [...this.#early.keys()].filter((number) => number < below).length);
-  }
+/** Events that are sent one after the other. */
+class Lane {
+  files: EventFile[] = []; // oldest first
+  current: EventFile | undefined; // the last one, which gets new events
 
   oldest(limit: number): WaitingEvent[] {
-    const events = this.log
-      .read(this.#doneAt, this.done, limit + this.#early.size)
-      .filter(({ number }) => !this.#early.has(number))
-      .map(({ number, end, text }) => ({ file: this, number, end, lane: Number(text[0]), json: text.slice(2) }));
-    if (events.length === 0) this.log.lines = this.done + this.#early.size; // damaged lines were counted, too
-    return events;
-  }
-
-  /** Note that events were accepted or rejected. If this is lost, they are sent again with the same keys. */
-  settle(events: readonly WaitingEvent[]): void {
-    for (const { number, end } of events) this.#early.set(number, end);
-    for (let end; (end = this.#early.get(this.done)) !== undefined; this.done += 1) {
-      this.#early.delete(this.done);
-      this.#doneAt = end;
+    for (const file of this.files) {
+      const events = file.isSettled ? [] : file.oldest(limit);
+      if (events.length > 0) return events;
     }
-    try {
-      writeLine(this.#settled, JSON.stringify([this.done, this.#doneAt, [...this.#early]]));
-    } catch {
-      // The disk is full. It gets room when the file is deleted.
+    this.dropSettled();
+    return [];
+  }
+
+  /** Add a file that was taken over; its events are sent before those that this process stores. */
+  addFile(file: EventFile): void {
+    this.files.splice(this.current === undefined ? this.files.length : -1, 0, file);
+    this.dropSettled();
+  }
+
+  dropSettled(): void {
+    for (const file of this.files.filter((file) => file.isSettled && file !== this.current)) {
+      this.files.splice(this.files.indexOf(file), 1);
+      file.delete();
     }
-  }
-
-  close(): void {
-    this.log.close();
-    closeSync(this.#settled);
-  }
-
-  delete(): void {
-    this.log.delete();
-    closeSync(this.#settled);
-    rmSync(`${this.base}.settled`, { force: true });
   }
 }
 
+/** The events that waited at a moment. */
+export class Backlog {
+  readonly #files: readonly { file: EventFile; end: number; added: number }[];
+
+  constructor(files: readonly EventFile[]) {
+    this.#files = files.map((file) => ({ file, end: file.size, added: file.added }));
+  }
+
+  isSettled(): boolean {
+    return this.#files.every(({ file, end }) => file.position >= end);
+  }
+
+  /** Return how many still wait. */
+  count(): number {
+    const left = this.#files.filter(({ file, end }) => file.position < end);
+    return left.reduce((sum, { file, added }) => sum + Math.max(0, file.waiting - (file.added - added)), 0);
+  }
+}
+
+/** The waiting and the rejected events of one client. Throws SpoolError if the folder cannot be used or is full. */
 export class Spool {
   readonly #key: string;
-  #files: EventFile[] = []; // oldest first
-  #rejected: Log[] = []; // oldest first
-  #current: EventFile | undefined; // the one that gets new events
+  readonly #lanes = Array.from({ length: LANES }, () => new Lane());
+  #rejected: string[] = []; // paths, oldest first
   #owner = randomBytes(6).toString("hex");
   #alive: Server;
   #fileBytes: number;
   #sync: NodeJS.Timeout;
-  #isSynced = true;
+  #sweptSockets = false;
 
   constructor(
     readonly folder: string,
@@ -146,94 +100,113 @@ export class Spool {
     readonly maxBytes: number,
   ) {
     this.#key = fingerprint(key);
-    this.#fileBytes = Math.min(FILE_BYTES, maxBytes / 4);
+    this.#fileBytes = Math.min(FILE_BYTES, maxBytes / 16); // lanes keep a file each, also when all of it is settled
+    const socket = this.#socket(this.#owner);
+    if (Buffer.byteLength(socket) > MAX_SOCKET_PATH) {
+      throw new SpoolError(`${folder} is too long for the path of a socket; choose a shorter folder`);
+    }
     try {
       mkdirSync(folder, { recursive: true, mode: 0o700 });
     } catch (error) {
       throw new SpoolError(`${folder}: ${(error as Error).message}`);
     }
-    const socket = this.#socket(this.#owner);
-    if (Buffer.byteLength(socket) > MAX_SOCKET_PATH) {
-      throw new SpoolError(`${folder} is too long for the path of a socket; choose a shorter folder`);
-    }
     // `exclusive`: in a cluster the primary process would listen instead of this one.
     this.#alive = createServer((connection) => connection.destroy()).listen({ path: socket, exclusive: true }).unref();
     this.#alive.on("error", () => {});
     if (!this.#alive.listening) {
-      closeSync(openPrivate(socket, "wx")); // a folder that cannot be written is the likelier reason
+      try {
+        closeSync(openSync(socket, "wx", 0o600)); // a folder that cannot be written is the likelier reason
+      } catch (error) {
+        throw new SpoolError(`${socket}: ${(error as Error).message}`);
+      }
       rmSync(socket);
       throw new SpoolError(`${folder} is on a file system without sockets; choose another folder`);
     }
-    this.#sync = setInterval(() => this.#syncFile(), SYNC_INTERVAL_MS).unref();
+    this.#sync = setInterval(() => this.#files().forEach((file) => file.sync()), SYNC_INTERVAL_MS).unref();
   }
 
-  get waiting(): number {
-    return this.#files.reduce((sum, file) => sum + file.waiting, 0);
-  }
-
-  /** Return a function that counts the events that are stored now and still wait. */
-  counter(): () => number {
-    const counts = this.#files.map((file) => [file, file.log.lines] as const);
-    return () => counts.reduce((sum, [file, count]) => sum + file.waitingBelow(count), 0);
+  /** Return the events that are stored now. */
+  backlog(): Backlog {
+    return new Backlog(this.#files());
   }
 
   add(lane: number, json: string): void {
-    if (this.#files.reduce((sum, file) => sum + file.log.bytes, json.length) > this.maxBytes) {
+    if (this.#files().reduce((sum, file) => sum + file.size, json.length) > this.maxBytes) {
       throw new SpoolError(`${this.folder} is full: it has ${this.maxBytes} bytes. The event was not stored`);
     }
-    if (this.#current === undefined || this.#current.log.bytes > this.#fileBytes) {
-      this.#current = EventFile.create(this.#newBase());
-      this.#files.push(this.#current);
+    const { files, current } = this.#lanes[lane]!;
+    if (current !== undefined && current.size < this.#fileBytes) return current.append(json);
+    const file = EventFile.create(`${this.#newBase()}.lane${lane}`);
+    files.push(file);
+    this.#lanes[lane]!.current = file;
+    this.#lanes[lane]!.dropSettled();
+    file.append(json);
+  }
+
+  oldest(lane: number, limit: number): WaitingEvent[] {
+    return this.#lanes[lane]!.oldest(limit);
+  }
+
+  /** Note that an event of a lane, and those before it in its file, were accepted or rejected. */
+  settle(lane: number, event: WaitingEvent): void {
+    event.file.settle(event);
+    this.#lanes[lane]!.dropSettled();
+  }
+
+  /** Keep events with their errors; return how many older ones were deleted for them. */
+  reject(rejections: readonly Rejection[]): number {
+    let path = this.#rejected.at(-1);
+    if (path === undefined || sizeOf(path) >= REJECTED_FILE_BYTES) {
+      path = `${this.#newBase()}.rejected`;
+      this.#rejected.push(path);
     }
     try {
-      this.#current.log.append(`${lane} ${json}`);
+      // The line before it may have been cut off.
+      appendFileSync(path, rejections.map((rejection) => `\n${JSON.stringify(rejection)}`).join(""), { mode: 0o600 });
     } catch (error) {
-      // It gets no more events, and an empty file goes: a program that goes on without the disk makes one for each event.
-      if (this.#current.log.lines === 0) this.#drop(this.#current);
-      this.#current = undefined;
-      throw error;
+      throw new SpoolError(`${path}: ${(error as Error).message}. Rejected events wait`);
     }
-    this.#isSynced = false;
-  }
-
-  oldest(limit: number): WaitingEvent[] {
-    for (const file of [...this.#files]) {
-      const events = file.waiting > 0 ? file.oldest(limit) : [];
-      if (events.length > 0) return events;
-      if (file.waiting === 0 && file !== this.#current) this.#drop(file); // the rest of it cannot be read
-    }
-    return [];
-  }
-
-  /** Settle events of one file; the rejected ones are kept with their errors. Return how many older ones it deletes. */
-  settle(accepted: readonly WaitingEvent[], rejected: readonly (readonly [WaitingEvent, string])[]): number {
     let deleted = 0;
-    for (const [{ lane, json }, error] of rejected) deleted += this.#reject({ error, lane, json });
-    const settled = [...accepted, ...rejected.map(([event]) => event)];
-    const file = settled[0]?.file;
-    if (file === undefined) return deleted;
-    file.settle(settled);
-    if (file.waiting === 0 && (file !== this.#current || file.log.bytes > KEPT_BYTES)) this.#drop(file);
+    while (this.#rejected.length > 1 && this.#rejected.slice(1).reduce((sum, path) => sum + sizeOf(path), 0) >= MAX_REJECTED_BYTES) {
+      const oldest = this.#rejected.shift()!;
+      deleted += readRejections(oldest).length;
+      rmSync(oldest, { force: true });
+    }
     return deleted;
   }
 
   /** Return rejected events, newest first. */
   rejected(limit = Infinity): Rejection[] {
     const found: Rejection[] = [];
-    for (const log of [...this.#rejected].reverse()) {
-      const lines = log.read(0, 0, log.lines).reverse();
-      found.push(...lines.slice(0, limit - found.length).map(({ text }) => JSON.parse(text) as Rejection));
+    for (const path of [...this.#rejected].reverse()) {
+      if (found.length < limit) found.push(...readRejections(path).reverse().slice(0, limit - found.length));
     }
     return found;
   }
 
+  /** Let the rejected events wait again, behind the others. */
   retryRejected(): void {
-    for (const { lane, json } of this.rejected().reverse()) this.add(lane, json);
-    this.discardRejected();
+    for (let path; (path = this.#rejected[0]) !== undefined; this.#rejected.shift()) {
+      const rejections = readRejections(path);
+      let added = 0;
+      try {
+        for (const { lane, json } of rejections) {
+          this.add(lane, json);
+          added += 1;
+        }
+      } catch (error) {
+        // The folder is full, and has taken some of them.
+        const rest = `${this.#newBase()}.rejected`;
+        writeFileSync(rest, rejections.slice(added).map((rejection) => `\n${JSON.stringify(rejection)}`).join(""), { mode: 0o600 });
+        renameSync(rest, path);
+        throw error;
+      }
+      rmSync(path, { force: true });
+    }
   }
 
   discardRejected(): void {
-    for (const log of this.#rejected.splice(0)) log.delete();
+    for (const path of this.#rejected.splice(0)) rmSync(path, { force: true });
   }
 
   /**
@@ -250,69 +223,54 @@ export class Spool {
         .map((name) => name.slice(0, -4)),
     );
     const ended = new Map<string, boolean>();
+    const hasEnded = async (id: string) => {
+      if (!ended.has(id)) ended.set(id, await this.#hasEnded(id));
+      return ended.get(id)!;
+    };
+    let areAll = true;
     for (const name of names.sort((left, right) => stampOf(left) - stampOf(right))) {
       const [key, id, stamp, kindOfFile] = name.split(".");
-      if (kindOfFile === undefined || kindOfFile === "settled" || id === this.#owner || !keys.has(key!)) continue;
-      if (!ended.has(id!)) ended.set(id!, await this.#hasEnded(id!));
-      if (!ended.get(id!)) continue;
-      if (this.#files.length >= MAX_FILES) return false;
-      const base = `${this.#key}.${this.#owner}.${stamp}`;
-      if (!this.#rename(name, `${base}.${kindOfFile}`)) continue;
-      if (kindOfFile === "rejected") {
-        const log = new Log(join(this.folder, `${base}.rejected`));
-        await log.count();
-        log.endLine();
-        this.#rejected = [...this.#rejected, log].sort((left, right) => stampOf(left.path) - stampOf(right.path));
-      } else {
-        this.#rename(`${key}.${id}.${stamp}.settled`, `${base}.settled`);
-        const file = await EventFile.takeOver(join(this.folder, base)).catch(() => undefined);
-        if (file === undefined) {
-          this.#rename(`${base}.settled`, `${key}.${id}.${stamp}.settled`);
-          this.#rename(`${base}.events`, name);
-          continue;
+      if (kindOfFile === undefined || id === this.#owner || !keys.has(key!) || !(await hasEnded(id!))) continue;
+      const path = join(this.folder, `${this.#key}.${this.#owner}.${stamp}.${kindOfFile}`);
+      const lane = this.#lanes[Number(kindOfFile.replace("lane", ""))];
+      if (lane === undefined) {
+        if (kindOfFile === "rejected" && this.#rename(name, path)) this.#rejected.push(path);
+      } else if (lane.files.length >= MAX_FILES) {
+        areAll = false;
+      } else if (this.#rename(name, path)) {
+        try {
+          lane.addFile(EventFile.takeOver(path));
+        } catch {
+          renameSync(path, join(this.folder, name));
         }
-        this.#files = [...this.#files, file].sort((left, right) => stampOf(left.log.path) - stampOf(right.log.path));
-        if (file.waiting === 0) this.#drop(file);
       }
     }
-    for (const [id, hasEnded] of ended) if (hasEnded) rmSync(this.#socket(id), { force: true });
-    return true;
+    this.#rejected.sort((left, right) => stampOf(left) - stampOf(right));
+    if (!this.#sweptSockets) {
+      this.#sweptSockets = true;
+      for (const name of names.filter((name) => name.endsWith(".alive"))) {
+        const age = Date.now() - (statSync(join(this.folder, name), { throwIfNoEntry: false })?.mtimeMs ?? Infinity);
+        if (age > NEW_SOCKET_MS) await hasEnded(name.slice(0, -6));
+      }
+    }
+    for (const [id, isOver] of ended) if (isOver) rmSync(this.#socket(id), { force: true });
+    return areAll;
   }
 
   /** Leave what waits to a later client. */
   close(): void {
     clearInterval(this.#sync);
-    for (const file of this.#files.splice(0)) {
-      if (file.waiting === 0) file.delete();
-      else file.close();
+    for (const lane of this.#lanes) {
+      lane.current = undefined;
+      lane.dropSettled();
+      for (const file of lane.files.splice(0)) file.close();
     }
-    for (const log of this.#rejected.splice(0)) log.close();
+    this.#rejected = [];
     this.#alive.close();
   }
 
-  #reject(rejection: Rejection): number {
-    let log = this.#rejected.at(-1);
-    if (log === undefined || log.lines >= REJECTED_PER_FILE || log.bytes >= REJECTED_FILE_BYTES) {
-      log = new Log(`${this.#newBase()}.rejected`);
-      this.#rejected.push(log);
-    }
-    log.append(JSON.stringify(rejection));
-    const isTooMuch = (logs: readonly Log[]) =>
-      logs.reduce((sum, { lines }) => sum + lines, 0) >= MAX_REJECTED ||
-      logs.reduce((sum, { bytes }) => sum + bytes, 0) >= MAX_REJECTED_BYTES;
-    let deleted = 0;
-    while (this.#rejected.length > 1 && isTooMuch(this.#rejected.slice(1))) {
-      const oldest = this.#rejected.shift()!;
-      deleted += oldest.lines;
-      oldest.delete();
-    }
-    return deleted;
-  }
-
-  #drop(file: EventFile): void {
-    this.#files = this.#files.filter((other) => other !== file);
-    if (file === this.#current) this.#current = undefined;
-    file.delete();
+  #files(): EventFile[] {
+    return this.#lanes.flatMap((lane) => lane.files);
   }
 
   #newBase(): string {
@@ -320,9 +278,9 @@ export class Spool {
     return join(this.folder, `${this.#key}.${this.#owner}.${newestStamp}-${this.#owner}`);
   }
 
-  #rename(from: string, to: string): boolean {
+  #rename(name: string, path: string): boolean {
     try {
-      renameSync(join(this.folder, from), join(this.folder, to));
+      renameSync(join(this.folder, name), path);
       return true;
     } catch {
       return false; // another client was faster
@@ -344,13 +302,6 @@ export class Spool {
   #socket(owner: string): string {
     return process.platform === "win32" ? `\\\\.\\pipe\\event-workbench-${owner}` : join(this.folder, `${owner}.alive`);
   }
-
-  #syncFile(): void {
-    const descriptor = this.#current?.log.descriptor;
-    if (this.#isSynced || descriptor === undefined) return;
-    this.#isSynced = true;
-    fdatasync(descriptor, () => {}); // an error means that the file was deleted, with all its events settled
-  }
 }
 
 function readText(path: string): string | undefined {
@@ -361,6 +312,20 @@ function readText(path: string): string | undefined {
   }
 }
 
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+}
+
+function readRejections(path: string): Rejection[] {
+  return (readText(path) ?? "").split("\n").flatMap((line) => {
+    try {
+      return [JSON.parse(line) as Rejection];
+    } catch {
+      return []; // it was cut off
+    }
+  });
+}
+
 /** Return what file names keep of a key, which has 190 random bits. */
 function fingerprint(key: string): string {
   return createHash("sha256").update(key).digest("hex").slice(0, 16);
@@ -369,4 +334,3 @@ function fingerprint(key: string): string {
 function stampOf(path: string): number {
   return parseInt(path.split(".").at(-2)!) || 0;
 }
-

@@ -1,12 +1,15 @@
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFile } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
+import { promisify } from "node:util";
 
+import { clock } from "../dist/esm/clock.js";
+import { encodeEvent } from "../dist/esm/event.js";
 import * as module from "../dist/esm/index.js";
 
 const required = createRequire(import.meta.url)("../dist/cjs/index.js");
@@ -23,7 +26,7 @@ function offline(t, options = {}) {
   return client;
 }
 
-/** Start a service; return the events that it has received, with its URL. */
+/** Start a service; return the events that it has received, with its URL. It answers 500 if `outcome` throws. */
 async function serve(t, outcome) {
   const events = [];
   const server = createServer((request, response) => {
@@ -31,8 +34,12 @@ async function serve(t, outcome) {
     request.on("data", (chunk) => (body += chunk)).on("end", () => {
       if (request.method === "GET") return response.end(JSON.stringify({ organization: "demo", key: { kind: "live" } }));
       const received = JSON.parse(body).events;
-      events.push(...received);
-      response.end(JSON.stringify({ results: received.map(outcome) }));
+      try {
+        response.end(JSON.stringify({ results: received.map(outcome) }));
+        events.push(...received);
+      } catch {
+        response.writeHead(500).end();
+      }
     });
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -91,15 +98,50 @@ test("a key that cannot send is refused at once", () => {
   assert.throws(() => new Client({ key: " " }), { name: "AuthenticationError", message: /is missing/ });
 });
 
-test("a program ends although events wait, and the next client sends them", async (t) => {
+test("a lane whose events the service cannot store keeps no other", { timeout: 60_000 }, async (t) => {
+  const { setTimeout: wait } = clock;
+  t.after(() => (clock.setTimeout = wait));
+  clock.setTimeout = (done, ms) => wait(done, ms === 100 ? 0 : 600_000); // a pause after a failure does not end
+  let failures = 0;
+  const events = await serve(t, ({ event }) => {
+    if (event === "good") return { accepted: true };
+    failures += 1;
+    throw new Error("no");
+  });
+  const client = offline(t, { url: events.url });
+  client.track("bad", { externalId: "c0" });
+  const contacts = Array.from({ length: 2_000 }, (_, n) => ({ externalId: `c${n}` }));
+  const laneOf = (contact) => encodeEvent("good", contact).lane;
+  for (const contact of contacts) client.track("good", contact);
+  const others = contacts.filter((contact) => laneOf(contact) !== laneOf({ externalId: "c0" }));
+  while (events.length < others.length) await new Promise((resolve) => setTimeout(resolve, 10));
+  const received = events.map(({ contact }) => contact.externalId).sort();
+  assert.deepEqual(received, others.map(({ externalId }) => externalId).sort());
+  assert.deepEqual([failures, client.failure.message, client.waiting], [1, "the server answered 500", 2_001 - others.length]);
+});
+
+/** Run a program that tracks an event and has nothing left to do; return the event that the next client sends. */
+async function endAndSend(t, url) {
   const spool = mkdtempSync(join(tmpdir(), "client-"));
   t.after(() => rmSync(spool, { recursive: true }));
   const program = `import { Client } from ${JSON.stringify(import.meta.resolve("../dist/esm/index.js"))};
-    new Client({ url: "http://127.0.0.1:65535", key: "sk_live_x", spool: ${JSON.stringify(spool)} }).track("a", { externalId: "c1" });`;
-  execFileSync(process.execPath, ["--no-warnings", "--input-type=module", "-e", program], { timeout: 60_000 });
+    new Client({ url: ${JSON.stringify(url)}, key: "sk_live_x", spool: ${JSON.stringify(spool)} }).track("a", { externalId: "c1" });`;
+  const command = ["--no-warnings", "--input-type=module", "-e", program];
+  await promisify(execFile)(process.execPath, command, { timeout: 15_000 });
   const events = await serve(t, () => ({ accepted: true }));
   const next = new Client({ url: events.url, key: "sk_live_x", spool });
   t.after(() => next.close());
   assert.equal(await next.flush(60_000), 0);
-  assert.deepEqual(events.map(({ event, contact }) => [event, contact]), [["a", { externalId: "c1" }]]);
+  return events.map(({ event, contact }) => [event, contact]);
+}
+
+test("a program ends although events wait, and the next client sends them", async (t) => {
+  assert.deepEqual(await endAndSend(t, "http://127.0.0.1:65535"), [["a", { externalId: "c1" }]]);
+});
+
+test("a program ends although the service never answers, and the next client sends its events", async (t) => {
+  const server = createServer(() => {});
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.closeAllConnections() ?? server.close());
+  assert.deepEqual(await endAndSend(t, `http://127.0.0.1:${server.address().port}`), [["a", { externalId: "c1" }]]);
 });

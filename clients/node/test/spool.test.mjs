@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, truncateSync } from "node:fs";
+import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, truncateSync, utimesSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -31,148 +31,181 @@ function files(path, end) {
   return readdirSync(path).filter((name) => name.endsWith(end)).map((name) => join(path, name));
 }
 
-const waiting = (spool) => spool.oldest(1_000).map(({ json }) => json);
+const LANE = 2;
+const count = (spool) => spool.backlog().count();
+const waiting = (spool) => spool.oldest(LANE, 1_000).map(({ json }) => json);
+const add = (spool, ...events) => events.forEach((json) => spool.add(LANE, json));
 
-test("a line that was cut off is not read, and those before it are", async (t) => {
+/** Settle all events of the lane, up to `limit` at a time, and return them. */
+function drain(spool, limit = 3) {
+  const drained = [];
+  for (let events; (events = spool.oldest(LANE, limit)).length > 0; spool.settle(LANE, events.at(-1))) drained.push(...events);
+  return drained.map(({ json }) => json);
+}
+
+const events = (number) => Array.from({ length: number }, (_, n) => `{"n":${n}}`);
+
+for (const [name, damage, kept] of [
+  ["was cut off", (text) => text.slice(0, -3), events(4)],
+  ["lost a sector", (text) => text.replace('{"n":1}', "\0".repeat(7)), [events(5)[0], ...events(5).slice(2)]],
+  ["lost its position", (text) => "?".repeat(19) + text.slice(19), events(5)],
+  ["has a position beyond its end", (text) => "9".repeat(19) + text.slice(19), events(5)],
+  ["is empty", () => "", []],
+]) {
+  test(`a file that ${name} gives what can be read`, async (t) => {
+    const { path, open } = folder(t);
+    const first = await open();
+    add(first, ...events(5));
+    first.close();
+    const [file] = files(path, `.lane${LANE}`);
+    writeFileSync(file, damage(readFileSync(file, "utf8")));
+    const later = await open();
+    const before = later.backlog();
+    assert.deepEqual([drain(later), count(later), before.count(), files(path, `.lane${LANE}`)], [kept, 0, 0, []]);
+  });
+}
+
+test("events are in order over many files, which are deleted", async (t) => {
   const { path, open } = folder(t);
-  const first = await open();
-  for (const json of ['{"n":1}', '{"n":"ä"}', '{"n":3}']) first.add(1, json);
-  first.close();
-  const [file] = files(path, ".events");
-  truncateSync(file, statSync(file).size - 3);
-  const second = await open();
-  assert.deepEqual([second.waiting, waiting(second)], [2, ['{"n":1}', '{"n":"ä"}']]);
+  const spool = await open(KEY, 200_000);
+  add(spool, ...events(3_000));
+  assert.ok(files(path, `.lane${LANE}`).length > 2);
+  assert.deepEqual([count(spool), drain(spool, 100), files(path, `.lane${LANE}`).length], [3_000, events(3_000), 1]);
 });
 
-test("lines that are damaged are left out, and keep no file", async (t) => {
-  const { path, open } = folder(t);
-  const first = await open();
-  first.add(0, '{"n":1}');
-  first.close();
-  appendFileSync(files(path, ".events")[0], '00000000 0 {"n":2}\n\n');
-  const second = await open();
-  second.add(0, '{"n":3}');
-  const count = second.counter();
-  const events = [];
-  for (let some; (some = second.oldest(10)).length > 0; second.settle(some, [])) events.push(...some.map(({ json }) => json));
-  assert.deepEqual([events, second.waiting, count()], [['{"n":1}', '{"n":3}'], 0, 0]);
-  assert.equal(files(path, ".events").length, 1); // the one that gets new events
+test("an event of megabytes is kept", async (t) => {
+  const { open } = folder(t);
+  const large = ["x", "ä"].map((letter) => JSON.stringify(letter.repeat(2_000_000)));
+  const spool = await open();
+  add(spool, ...large);
+  assert.deepEqual(drain(spool), large);
 });
 
 test("rejected events are bounded by bytes", async (t) => {
   const { path, open } = folder(t);
   const spool = await open();
-  const large = JSON.stringify("x".repeat(1_000_000));
-  for (let n = 0; n < 30; n += 1) {
-    spool.add(0, large);
-    spool.settle([], [[spool.oldest(1)[0], String(n)]]);
-  }
+  const json = JSON.stringify("x".repeat(1_000_000));
+  let deleted = 0;
+  for (let n = 0; n < 30; n += 1) deleted += spool.reject([{ error: String(n), lane: 0, json }]);
   const bytes = files(path, ".rejected").reduce((sum, file) => sum + statSync(file).size, 0);
   assert.ok(bytes > 15_000_000 && bytes < 20_000_000, String(bytes));
-  assert.equal(spool.rejected(1)[0].error, "29");
+  const errors = spool.rejected().map(({ error }) => Number(error));
+  assert.deepEqual(errors, Array.from({ length: 30 - deleted }, (_, n) => 29 - n));
 });
 
-test("a backlog is counted, and decoded when it is sent", async (t) => {
+test("a backlog takes neither time nor memory at the start", async (t) => {
   const { path, open } = folder(t);
   const first = await open();
   const json = JSON.stringify({ text: "x".repeat(180) });
   for (let n = 0; n < 1_000; n += 1) first.add(0, json);
   first.close();
-  const [file] = files(path, ".events");
-  const lines = readFileSync(file);
+  const [file] = files(path, ".lane0");
+  const lines = readFileSync(file).subarray(20);
   for (let n = 1; n < 300; n += 1) appendFileSync(file, lines);
   const before = [process.cpuUsage(), process.memoryUsage.rss()];
+  const used = () => Object.values(process.cpuUsage(before[0])).reduce((sum, us) => sum + us) / 1e6;
   const second = await open();
-  const { user, system } = process.cpuUsage(before[0]);
+  const batch = second.oldest(0, 100).length;
+  const started = used();
+  assert.deepEqual([batch, count(second)], [100, 300_000]);
   const grown = process.memoryUsage.rss() - before[1];
-  assert.deepEqual([second.waiting, second.oldest(100).length], [300_000, 100]);
-  assert.ok((user + system) / 1e6 < 0.5 && grown < 2e7, `${(user + system) / 1e6} s, ${grown / 1e6} MB`);
+  assert.ok(started < 0.1 && used() < 0.5 && grown < 2e7, `${started} s, ${used()} s, ${grown / 1e6} MB`);
 });
 
-test("what was settled is not sent again, also out of order; without the note of it, all is", async (t) => {
+test("what was settled is not sent again", async (t) => {
   const { path, open } = folder(t);
   const first = await open();
-  for (let n = 0; n < 5; n += 1) first.add(n % 4, `{"n":${n}}`);
-  const events = first.oldest(5);
-  first.settle([events[0], events[3]], []);
-  const count = first.counter();
-  first.add(0, '{"n":5}');
-  assert.deepEqual([first.waiting, count()], [4, 3]);
+  add(first, ...events(5));
+  first.settle(LANE, first.oldest(LANE, 2)[1]);
+  const backlog = first.backlog();
+  add(first, '{"n":5}');
+  assert.deepEqual([count(first), backlog.count(), backlog.isSettled()], [4, 3, false]);
   first.close();
   const second = await open();
-  assert.deepEqual([second.waiting, waiting(second)], [4, ['{"n":1}', '{"n":2}', '{"n":4}', '{"n":5}']]);
-  second.settle(second.oldest(1), []);
-  second.close();
-  rmSync(files(path, ".settled")[0]);
-  assert.equal((await open()).waiting, 6);
+  const taken = second.backlog();
+  assert.deepEqual([count(second), waiting(second)], [4, events(6).slice(2)]);
+  second.settle(LANE, second.oldest(LANE, 1)[0]);
+  assert.deepEqual([taken.count(), drain(second), taken.count(), taken.isSettled()], [3, events(6).slice(3), 0, true]);
+});
+
+test("each lane has files of its own", async (t) => {
+  const { path, open } = folder(t);
+  const first = await open();
+  for (let lane = 0; lane < 4; lane += 1) first.add(lane, `{"n":${lane}}`);
+  first.close();
+  const second = await open();
+  assert.deepEqual([0, 1, 2, 3].map((lane) => second.oldest(lane, 9).map(({ json }) => json)), events(4).map((json) => [json]));
+  second.settle(1, second.oldest(1, 1)[0]);
+  assert.deepEqual(readdirSync(path).map((name) => name.split(".").at(-1)).sort(), ["alive", "key", "lane0", "lane2", "lane3"]);
 });
 
 test("files of a client that lives stay with it; those of clients that ended come in their order", async (t) => {
   const { open } = folder(t);
   const [first, second, living] = [await open(), await open(), await open()];
-  first.add(0, '{"n":1}');
-  second.add(0, '{"n":2}');
-  living.add(0, '{"n":3}');
+  add(first, '{"n":0}');
+  add(second, '{"n":1}');
+  add(living, '{"n":"living"}');
   second.close();
   first.close();
   const later = await open();
-  const order = [];
-  for (let events; (events = later.oldest(10)).length > 0; later.settle(events, [])) order.push(...events.map(({ json }) => json));
-  assert.deepEqual([order, living.waiting], [['{"n":1}', '{"n":2}'], 1]);
+  assert.deepEqual([drain(later), count(living)], [events(2), 1]);
+});
+
+test("files that are taken over come before those that the client writes", async (t) => {
+  const { open } = folder(t);
+  const [first, second] = [await open(), await open()];
+  add(second, '{"n":1}');
+  add(first, '{"n":0}');
+  first.close();
+  assert.equal(await second.takeOver(...OWNER), true);
+  assert.deepEqual(drain(second), events(2));
 });
 
 test("files that were made at the same moment are all taken over", async (t) => {
   const { path, open } = folder(t);
   const [first, second] = [await open(), await open()];
-  first.add(0, '{"n":1}');
-  second.add(0, '{"n":2}');
+  add(first, '{"n":1}');
+  add(second, '{"n":2}');
   first.close();
   second.close();
-  const [one, other] = files(path, ".events");
+  const [one, other] = files(path, `.lane${LANE}`);
   const [moment, otherMoment] = [one, other].map((name) => name.split(".").at(-2).split("-")[0]);
   renameSync(other, other.replace(otherMoment, moment));
-  assert.equal((await open()).waiting, 2);
+  assert.equal(count(await open()), 2);
 });
 
 test("files of many clients are taken over some at a time; one that cannot be opened keeps no other", async (t) => {
   const { path, open } = folder(t);
-  for (let n = 0; n < 210; n += 1) {
+  for (let n = 0; n < 40; n += 1) {
     const spool = new Spool(path, KEY, 1e9);
-    spool.add(0, `{"n":${n}}`);
+    add(spool, `{"n":${n}}`);
     spool.close();
   }
   mkdirSync(join(path, "0.key"));
-  mkdirSync(files(path, ".events")[0].replace(/\d+-/, "1-"));
+  mkdirSync(files(path, `.lane${LANE}`)[0].replace(/\d+-/, "1-"));
   const later = await open();
-  let sent = 0;
-  const sendAll = () => {
-    for (let events; (events = later.oldest(10)).length > 0; later.settle(events, [])) sent += events.length;
-    return sent;
-  };
-  assert.deepEqual([sendAll(), await later.takeOver(...OWNER), sendAll()], [200, true, 210]);
+  assert.deepEqual([drain(later), await later.takeOver(...OWNER), drain(later)], [events(32), true, events(40).slice(32)]);
 });
 
 test("a rejected event is not written behind a line that was cut off", async (t) => {
   const { path, open } = folder(t);
   const first = await open();
-  first.add(0, '{"n":1}');
-  first.add(0, '{"n":2}');
-  first.settle([], [[first.oldest(1)[0], "no"]]);
+  first.reject([{ error: "no", lane: LANE, json: '{"n":1}' }]);
   first.close();
-  appendFileSync(files(path, ".rejected")[0], "0123");
+  appendFileSync(files(path, ".rejected")[0], '\n{"error":');
   const second = await open();
-  second.settle([], [[second.oldest(1)[0], "neither"]]);
+  second.reject([{ error: "neither", lane: LANE, json: '{"n":2}' }]);
   assert.deepEqual(second.rejected().map(({ error }) => error), ["neither", "no"]);
 });
 
 test("events go to keys of the same organization and kind only", async (t) => {
   const { open } = folder(t);
   const old = await open("sk_live_old");
-  old.add(0, '{"n":1}');
+  add(old, '{"n":1}');
   old.close();
-  assert.equal((await open("sk_test_x", 1e9, ["demo", "test"])).waiting, 0);
-  assert.equal((await open("sk_live_other", 1e9, ["other", "live"])).waiting, 0);
-  assert.equal((await open("sk_live_new")).waiting, 1);
+  assert.equal(count(await open("sk_test_x", 1e9, ["demo", "test"])), 0);
+  assert.equal(count(await open("sk_live_other", 1e9, ["other", "live"])), 0);
+  assert.equal(count(await open("sk_live_new")), 1);
 });
 
 test("a full folder refuses events, keeps the others, and has room after they were sent", async (t) => {
@@ -180,13 +213,19 @@ test("a full folder refuses events, keeps the others, and has room after they we
   const spool = await open(KEY, 10_000);
   let added = 0;
   const fill = () => {
-    for (; added < 1_000; added += 1) spool.add(0, JSON.stringify({ text: "x".repeat(200) }));
+    for (; added < 1_000; added += 1) spool.add(added % 4, JSON.stringify({ text: "x".repeat(200) }));
+  };
+  const drainAll = () => {
+    for (let lane = 0; lane < 4; lane += 1) {
+      for (let some; (some = spool.oldest(lane, 10)).length > 0; ) spool.settle(lane, some.at(-1));
+    }
   };
   assert.throws(fill, { name: "SpoolError", message: /is full/ });
-  assert.ok(added > 30 && spool.waiting === added);
-  for (let events; (events = spool.oldest(10)).length > 0; ) spool.settle(events, []);
-  spool.add(0, '{"n":1}');
-  assert.equal(spool.waiting, 1);
+  assert.ok(added > 30 && count(spool) === added);
+  drainAll();
+  const before = added;
+  assert.throws(fill, { name: "SpoolError", message: /is full/ });
+  assert.ok(added - before > 30, String(added - before));
 });
 
 test("a disk that takes no more makes track throw, and leaves no files and descriptors", (t) => {
@@ -203,12 +242,31 @@ test("a disk that takes no more makes track throw, and leaves no files and descr
         return [name, /EFBIG.*The event was not stored/.test(message)];
       }
     });
-    process.stdout.write(JSON.stringify([errors, spool.waiting, before, opened()]));
+    process.stdout.write(JSON.stringify([errors, spool.backlog().count(), before, opened()]));
     spool.close();`;
   // The limit of a file's size stands for the size of the disk.
   const command = ["-c", 'ulimit -f 0; exec "$0" --input-type=module -e "$1"', process.execPath, program];
   const [errors, waits, before, after] = JSON.parse(execFileSync("sh", command, { encoding: "utf8" }));
   assert.deepEqual([errors, waits, after], [[["SpoolError", true], ["SpoolError", true]], 0, before]);
+});
+
+test("a disk that takes a part of an event keeps the others", async (t) => {
+  const { path, open } = folder(t);
+  const program = `import { Spool } from ${JSON.stringify(import.meta.resolve("../dist/esm/spool.js"))};
+    const spool = new Spool(${JSON.stringify(path)}, "sk_live_x", 1e9);
+    const errors = ["1", "x".repeat(2_000), "2"].map((text) => {
+      try {
+        spool.add(${LANE}, JSON.stringify(text));
+      } catch ({ message }) {
+        return /EFBIG/.test(message);
+      }
+    });
+    process.stdout.write(JSON.stringify([errors, spool.oldest(${LANE}, 9).map(({ json }) => json)]));
+    process.exit();`;
+  const command = ["-c", 'ulimit -f 1; exec "$0" --input-type=module -e "$1"', process.execPath, program];
+  const kept = ['"1"', '"2"'];
+  assert.deepEqual(JSON.parse(execFileSync("sh", command, { encoding: "utf8" })), [[null, true, null], kept]);
+  assert.deepEqual(drain(await open()), kept);
 });
 
 test("a folder that cannot be written or was deleted is a SpoolError with the reason", async (t) => {
@@ -220,29 +278,58 @@ test("a folder that cannot be written or was deleted is a SpoolError with the re
   mkdirSync(path);
 });
 
-test("the newest 10,000 rejected events are kept, and can be sent again", async (t) => {
+test("rejected events of a client that ended can be sent again; a full folder keeps those that it cannot take", async (t) => {
   const { open } = folder(t);
-  const spool = await open();
-  for (let n = 0; n < 12_000; n += 1) spool.add(0, `{"n":${n}}`);
-  for (let events; (events = spool.oldest(500)).length > 0; ) spool.settle([], events.map((event) => [event, "no"]));
-  spool.close();
-  const later = await open();
-  const rejected = later.rejected();
-  assert.ok(rejected.length >= 10_000 && rejected.length < 11_001);
-  assert.deepEqual(later.rejected(1), [{ error: "no", lane: 0, json: '{"n":11999}' }]);
-  later.retryRejected();
-  assert.deepEqual([later.waiting, later.rejected()], [rejected.length, []]);
-  assert.equal(waiting(later)[0], rejected.at(-1).json);
+  const first = await open();
+  const rejections = events(300).map((json) => ({ error: "no", lane: LANE, json }));
+  for (let n = 0; n < 300; n += 100) first.reject(rejections.slice(n, n + 100));
+  first.close();
+  const later = await open(KEY, 2_000);
+  assert.deepEqual(later.rejected(1), [rejections[299]]);
+  const sent = [];
+  for (let times = 0; later.rejected().length > 0; times += 1) {
+    assert.ok(times < 20);
+    const before = later.rejected().length;
+    try {
+      later.retryRejected();
+    } catch ({ message }) {
+      assert.match(message, /is full/);
+    }
+    assert.equal(count(later) + later.rejected().length, before);
+    sent.push(...drain(later));
+  }
+  assert.deepEqual(sent, events(300));
 });
 
 test("only the user can read the files, and none is left when all was sent", async (t) => {
   const { path, open } = folder(t);
   const spool = await open();
-  spool.add(0, '{"n":1}');
+  add(spool, '{"n":1}');
+  spool.reject([{ error: "no", lane: LANE, json: "{}" }]);
   const modes = readdirSync(path).filter((name) => !name.endsWith(".alive")).map((name) => statSync(join(path, name)).mode & 0o777);
-  assert.deepEqual(new Set(modes), new Set([0o600]));
-  spool.settle(spool.oldest(1), []);
+  assert.deepEqual([modes.length, new Set(modes)], [3, new Set([0o600])]);
+  drain(spool);
+  spool.discardRejected();
   spool.close();
   await new Promise(setImmediate);
-  assert.deepEqual([files(path, ".events"), files(path, ".settled"), files(path, ".alive")], [[], [], []]);
+  assert.deepEqual(readdirSync(path).map((name) => name.split(".").at(-1)), ["key"]);
+});
+
+test("sockets of killed clients are deleted, also if these had no events", async (t) => {
+  const { path, open } = folder(t);
+  const kill = () => {
+    const program = `import { Spool } from ${JSON.stringify(import.meta.resolve("../dist/esm/spool.js"))};
+      new Spool(${JSON.stringify(path)}, "sk_live_x", 1e9);
+      process.kill(process.pid, "SIGKILL");`;
+    assert.throws(() => execFileSync(process.execPath, ["--input-type=module", "-e", program]), { signal: "SIGKILL" });
+  };
+  const living = new Spool(path, KEY, 1e9);
+  kill();
+  const anHourAgo = Date.now() / 1_000 - 3_601;
+  for (const socket of files(path, ".alive")) utimesSync(socket, anHourAgo, anHourAgo);
+  kill(); // as if it was made just now
+  assert.equal(files(path, ".alive").length, 3);
+  await open();
+  assert.equal(files(path, ".alive").length, 3); // of the living one, the new one and the one that looked
+  living.close();
 });
