@@ -31,26 +31,34 @@ To propose an automation: look at `catalog`, write it with `draft`, try it with 
 `backtest` and `plan`. Each leaves a receipt for exactly this draft. `publish` works while all three receipts are valid;
 the organization may ask for the approval of a person as well."""
 
-# An @ and the dots of a domain, also as URLs, HTML, JSON, quoted-printable and full-width texts write them, with the
-# spaces, comments, tags and soft line breaks that may be around an @. HTML needs no semicolon; `=40` is also a number
-# unless letters follow. Before it, read backwards, the local part of an address, or whatever is there in its place.
+# An @ and the dots of a domain, also as URLs, HTML, JSON, Markdown, quoted-printable and full-width texts write them,
+# or in brackets, to be no link; with the spaces, comments, tags and soft line breaks that may be around an @.
+# HTML needs no semicolon; `=40` is also a number unless letters follow. Inside a domain there may be soft hyphens, and
+# letters as entities or escapes. Before the @, read backwards, the local part, or whatever is there in its place.
 _SOFT_BREAK = r"=(?:\r?\n|(?:\\{1,16}r)?\\{1,16}n)"
-_GAP = rf"(?:\s|\\{{1,16}}[nrt]|{_SOFT_BREAK}|&nbsp;|\([^()]{{0,40}}\)|<[^<>]{{0,20}}>){{0,4}}"
+_TAG = r"<[^<>]{0,80}>"
+_HIDDEN = (
+    rf"{_SOFT_BREAK}|{_TAG}|\\{{1,16}}(?:u[0-9a-f]{{4}}|x[0-9a-f]{{2}})"
+    r"|&(?:amp;)*(?:nbsp|shy|zwn?j|zerowidthspace|#\d{1,8}|#x[0-9a-f]{1,6});"
+)
+_GAP = rf"(?:\s|\\{{1,16}}[nrt]|{_SOFT_BREAK}|&nbsp;|\([^()]{{0,40}}\)|{_TAG}){{0,4}}"
 _DOT = (
-    r"(?:[.\u3002\uff0e\uff61]|%(?:25)*2e|%(?:25)*(?:e3%(?:25)*80%(?:25)*82|ef%(?:25)*b(?:c%(?:25)*8e|d%(?:25)*a1))"
+    r"(?:\\{0,16}[(\[{]?[.\u3002\uff0e\uff61][)\]}]?"
+    r"|%(?:25)*2e|%(?:25)*(?:e3%(?:25)*80%(?:25)*82|ef%(?:25)*b(?:c%(?:25)*8e|d%(?:25)*a1))"
     r"|&(?:amp;)*(?:#0*46;?|#x0*2e;?|period;)|\\{1,16}u002e|=2e)"
 )
 _AT = re.compile(
-    rf"{_GAP}(?P<sign>@|%(?:25)*(?:40|u0040|ef%(?:25)*bc%(?:25)*a0)|&(?:amp;)*(?:#0*64;?|#x0*40;?|commat;)"
-    rf"|\\{{1,16}}(?:u0040|x40)|=40(?=[\w.-]{{1,250}}(?:\.|=2e)[a-z]{{2}})|[\uff20\ufe6b]){_GAP}",
+    rf"{_GAP}(?P<sign>[(\[{{]@[)\]}}]|@|%(?:25)*(?:40|u0040|ef%(?:25)*bc%(?:25)*a0)"
+    r"|&(?:amp;)*(?:#0*64;?|#x0*40;?|commat;)"
+    rf"|\\{{1,16}}(?:u0040|x40)|=40(?=[\w.=-]{{1,250}}(?:\.[a-z]|=2e))|[\uff20\ufe6b]){_GAP}",
     re.IGNORECASE,
 )
 _MAX_LOCAL = 320  # characters; a valid one has 64
 _MAX_ADDRESS = 1_000
 _LOCAL_BACKWARDS = re.compile(r"\"\\*[^\"]{1,80}\"\\*|[^\s\"<>()\[\]{},:;|]{1,320}|[^\s\"]{1,320}")
 _DOMAIN = re.compile(
-    rf"(?![\d.]+(?![^\s\"'<>,;]))(?:[^\s\"'<>()\[\]{{}},:;\\|@]|{_SOFT_BREAK}){{1,250}}?{_DOT}"
-    rf"(?:{_SOFT_BREAK})?[^\s\"'<>()\[\]{{}},:;\\|@.]{{2,}}"
+    rf"(?![\d.]+(?![^\s\"'<>,;]))(?:[^\s\"'<>()\[\]{{}},:;\\|@]|{_HIDDEN}){{1,250}}?{_DOT}"
+    rf"(?:[^\s\"'<>()\[\]{{}},:;\\|@.]|{_HIDDEN}){{2,}}"
     r"|\[[\w:.]{2,60}\]",
     re.IGNORECASE,
 )
@@ -150,10 +158,12 @@ class Tools:
             value = request()
         except WorkbenchError as error:
             value = {"error": str(error)}
-        text = printable(encode(value).decode())
+        text = encode(value).decode()
         length = len(text)
-        if not self._shows_addresses:
+        if not self._shows_addresses:  # before invisible characters become escapes, which may divide an address
             text = mask_addresses(text, 2 * MAX_CHARACTERS)
+        text = printable(text)
+        length = max(length, len(text))
         if length > MAX_CHARACTERS:
             return f"{text[:MAX_CHARACTERS]}… cut: the answer has {length:,} characters. Ask for less"
         return text

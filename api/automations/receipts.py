@@ -331,4 +331,4 @@ async def _approval_view(tx: Transaction, author: Author, row: ListedApproval) -
         for item in receipts
     )
     columns = row.id, row.automation_id, row.automation, row.requested_by, row.requested_at, row.state, row.decided_at
-    return ApprovalView(*columns, row.content_hash.hex(), views)
+    return ApprovalView(*columns, row.content_hash.hex(), views, tuple(decode(row.reasons)))

@@ -63,7 +63,7 @@ class ApprovalRow(msgspec.Struct, frozen=True):
 
 
 class ListedApproval(msgspec.Struct, frozen=True):
-    """An approval with the names of the automation and of the key that asked."""
+    """An approval with the names of the automation and of the key that asked, and why the draft needs an approval."""
 
     id: Uuid
     automation_id: Uuid
@@ -74,6 +74,7 @@ class ListedApproval(msgspec.Struct, frozen=True):
     decided_at: datetime | None
     content_hash: bytes
     key_id: Uuid
+    reasons: Json
 
 
 @query

@@ -41,9 +41,13 @@ UPDATE approvals SET state = :state, decided_by = :key_id, decided_at = :now
 WHERE org_id = :org_id AND id = :approval_id AND state <> 'rejected';
 
 -- list_approvals --
--- The newest approvals, with the names of the automation and of the key that asked.
+-- The newest approvals, with the names of the automation and of the key that asked, and the reasons that it was told.
 SELECT p.id, p.automation_id, a.name AS automation, coalesce(nullif(k.name, ''), p.requested_by ::text) AS requested_by,
-       p.requested_at, p.state, p.decided_at, p.content_hash, p.requested_by AS key_id
+       p.requested_at, p.state, p.decided_at, p.content_hash, p.requested_by AS key_id, coalesce((
+           SELECT detail -> 'reasons' FROM audit_log
+           WHERE org_id = :org_id AND subject_id = p.automation_id AND action = 'automation.propose' AND key_id = p.requested_by
+               AND detail ->> 'contentHash' = encode(p.content_hash, 'hex')
+           ORDER BY id DESC LIMIT 1), '[]') AS reasons
 FROM approvals p
 JOIN automations a ON a.org_id = p.org_id AND a.id = p.automation_id
 LEFT JOIN api_keys k ON k.org_id = p.org_id AND k.id = p.requested_by

@@ -20,8 +20,9 @@ from mcp.client.stdio import stdio_client
 
 from api.automations.receipts import KINDS, content_hash
 from api.store.automations import find_automation, find_version
-from tests.automations.test_receipts import AGENT, DRAFT, Team, drawn, graph
+from tests.automations.test_receipts import AGENT, DRAFT, PERSON, Team, drawn, graph
 from tests.routes.conftest import Service
+from workbench import Workbench
 from workbench.agents import MAX_AUTOMATIONS, MAX_CHARACTERS, MAX_ROWS, mask_addresses
 
 CANARY = "zq7canary"
@@ -38,6 +39,9 @@ SPELT = [
     f"{CANARY}@[192.0.2.1]",
     f"{CANARY}@victim&#46;example",
     f"ad\\u00e4{CANARY}@victim.example",
+    f"{CANARY}@vic\u200btim.example",
+    f"{CANARY}\u00ad@\u2060victim.example",
+    f"{CANARY}[@]victim[.]example",
 ]
 """Addresses as payloads may have them, other than plain ones."""
 STALE = "UPDATE receipts SET issued_at = issued_at - interval '2 hours' WHERE org_id = {org}"
@@ -386,6 +390,27 @@ async def test_hostile_sessions_publish_nothing_without_receipts_and_see_no_addr
     assert len(await team.org.rows("id", "contacts")) == 2
 
 
+async def test_a_person_sees_why_a_draft_needs_an_approval_and_approves_what_was_looked_at(service: Service) -> None:
+    team = Team(await service.organization())
+    wb = Workbench(f"http://127.0.0.1:{service.port}", await team.org.key("workbench", *PERSON))
+
+    async def propose(name: str) -> str:
+        path, _ = await team.draft(name=name, graph=graph("{{ contact.email }}"))
+        await team.receipts(path)
+        assert (await team.agent("POST", f"{path}/publish"))[0] == 409
+        return path
+
+    first = await propose("first")
+    looked_at = await asyncio.to_thread(lambda: wb.approvals)
+    second = await propose("second")
+    listed = await asyncio.to_thread(lambda: wb.approvals)
+    assert [approval.automation for approval in listed] == ["second", "first"]
+    sampled = "nothing to simulate: no recent event or contact (sampled 0)"
+    assert looked_at[0].summary() == f"step m prints the email address, {sampled}, 1 warning"
+    await asyncio.to_thread(looked_at.approve, looked_at[0])
+    assert [(await team.agent("POST", f"{path}/publish"))[0] for path in (first, second)] == [200, 409]
+
+
 @pytest.mark.parametrize(
     ("text", "masked"),
     [
@@ -422,6 +447,11 @@ async def test_hostile_sessions_publish_nothing_without_receipts_and_see_no_addr
         ("ada%EF%BC%A0example%E3%80%82com", "a•••%EF%BC%A0example%E3%80%82com"),
         (r'{"a":"ada=\r\n@exam=\r\nple.com"}', r'{"a":"a•••@exam=\r\nple.com"}'),
         ("ada@exam=\r\nple=\n.com, x=\n1 @ 2", "a•••@exam=\r\nple=\n.com, x=\n1 @ 2"),
+        (r"ada\@example\.com ada[@]example[.]com", r"a•••@example\.com a•••[@]example[.]com"),
+        ("ada@<b>exam&shy;ple</b>.com ada@&#8203;example.com", "a•••@<b>exam&shy;ple</b>.com a•••@&#8203;example.com"),
+        (r"ada@exam\u0001ple.com \x61da@\x65xample.com", r"a•••@exam\u0001ple.com •••@\x65xample.com"),
+        ("&#97;&#64;&#98;&#46;&#99;&#100;", "&•••&#64;&#98;&#46;&#99;&#100;"),
+        ("=61=40=62=2E=63=64", "=•••=40=62=2E=63=64"),
     ],
 )
 def test_addresses_in_answers_are_masked(text: str, masked: str) -> None:

@@ -1023,7 +1023,8 @@ class ReceiptView(msgspec.Struct, frozen=True, rename="camel"):
 class ApprovalView(msgspec.Struct, frozen=True, rename="camel"):
     """A publication that a key proposes.
 
-    `requestedBy`: the name of the key, or its id. `receipts`: what the key was shown.
+    `requestedBy`: the name of the key, or its id. `receipts`: what the key was shown. `reasons`: why this draft needs
+    an approval, also if the organization does not ask for any.
     """
 
     id: str
@@ -1035,6 +1036,7 @@ class ApprovalView(msgspec.Struct, frozen=True, rename="camel"):
     decided_at: datetime | None
     content_hash: str
     receipts: tuple[ReceiptView, ...]
+    reasons: tuple[str, ...]
 
 
 # --- Lakes
