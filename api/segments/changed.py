@@ -26,9 +26,10 @@ from api.clock import to_us, uuid7_from
 from api.crypto import Keyring, OrgKeys
 from api.query.gateway import AnalystQuery
 from api.query.parameters import bind
-from api.query.sql_parser import UnsupportedSqlError
+from api.query.sql_tree import UnsupportedSqlError
 from api.segments.definition import SegmentQuery
-from api.segments.increments import CREATED, OCCURRED, Cutoff, IncrementalQuery, read_incremental_query
+from api.segments.increments import Cutoff, IncrementalQuery, read_incremental_query
+from api.segments.scopes import CREATED, OCCURRED
 from api.store import segments as store
 from api.store.analyst import ContactChoice, Evaluate, ShareSnapshot, Snapshot, resolve_snapshot
 from api.store.database import Transaction

@@ -16,11 +16,12 @@ from rows of one contact. `read_incremental_query` proves that, or says what pre
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn, assert_never
+from typing import assert_never
 
 import msgspec
 
-from api.query.sql_parser import (
+from api.query.sql_parser import parse
+from api.query.sql_tree import (
     Column,
     Combination,
     Constant,
@@ -33,15 +34,20 @@ from api.query.sql_parser import (
     SqlOperation,
     Subquery,
     UnsupportedSqlError,
-    parse,
 )
 from api.segments.definition import SegmentQuery
+from api.segments.scopes import (
+    PLAIN,
+    TABLES,
+    Columns,
+    Scope,
+    SelectResult,
+    SelectSource,
+    TimeColumn,
+    ValueFacts,
+    refuse,
+)
 from workbench.language.codec import Json
-
-
-class TimeColumn(msgspec.Struct, frozen=True, order=True):
-    table: str
-    column: str
 
 
 class Cutoff(msgspec.Struct, frozen=True):
@@ -91,8 +97,6 @@ def read_incremental_query(query: SegmentQuery) -> IncrementalQuery:
 # --- What is known
 
 _MAX_CHARACTERS = 10_000  # these take up to 60 ms, while other requests wait
-OCCURRED, RECEIVED = TimeColumn("app_events", "occurred_at"), TimeColumn("app_events", "created_at")
-CREATED = TimeColumn("contacts", "created_at")
 _CLOCK = frozenset(("now", "transaction_timestamp", "current_date", "current_timestamp", "localtimestamp"))
 # Postgres reads a moment as runs of letters, so a digit or an underscore ends a word here.
 _CLOCK_TEXT = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE | re.ASCII)
@@ -128,190 +132,6 @@ _FLOATS = frozenset(("float", "float4", "float8", "real", "double"))
 _MOMENTS = frozenset(("date", "timestamp", "timestamptz"))
 
 
-class _ValueFacts(msgspec.Struct, frozen=True):
-    """A value of a row.
-
-    `is_key`: the contact of the row. `times`: it is one of these columns of the contact's rows, by day if `by_day`.
-    `is_moment`: it is a date or a time. `is_inexact`: a floating-point number, whose sum depends on the order.
-    `is_untracked`: it changes without a trace.
-    """
-
-    is_key: bool = False
-    times: frozenset[TimeColumn] = frozenset()
-    by_day: bool = False
-    is_moment: bool = False
-    is_inexact: bool = False
-    is_untracked: bool = False
-
-
-_PLAIN = _ValueFacts()
-_Columns = Sequence[tuple[str | None, _ValueFacts]]
-
-
-_MOMENT = _ValueFacts(is_moment=True)
-_KEY = _ValueFacts(is_key=True)
-
-
-def _columns(names: str, **values: _ValueFacts) -> _Columns:
-    return [(name, values.get(name, _PLAIN)) for name in names.split()]
-
-
-TABLES: Mapping[str, _Columns] = {
-    "app_events": _columns(
-        "id contact_id event occurred_at created_at payload idempotency_key sent_wallet_address sent_email "
-        "sent_external_id merged_from",
-        contact_id=_KEY,
-        occurred_at=_ValueFacts(times=frozenset((OCCURRED,)), is_moment=True),
-        created_at=_ValueFacts(times=frozenset((RECEIVED,)), is_moment=True),
-    ),
-    "contacts": _columns(
-        "id email wallet_address external_id metadata tags created_at updated_at email_domain opted_out erased_at",
-        id=_KEY,
-        created_at=_ValueFacts(times=frozenset((CREATED,)), is_moment=True),
-        updated_at=_ValueFacts(is_untracked=True),
-        erased_at=_MOMENT,
-    ),
-    "segment_members": _columns("segment contact_id entered_at", contact_id=_KEY, entered_at=_MOMENT),
-}
-"""The columns of the views of `analyst_changed`."""
-
-
-# --- The proof
-
-
-class _Result(msgspec.Struct, frozen=True):
-    """The result of a query.
-
-    `of_contacts`: it reads rows of contacts. `is_tied`: only those of the contact of the outer row.
-    """
-
-    columns: _Columns
-    of_contacts: bool
-    is_tied: bool
-
-
-class _Source(msgspec.Struct):
-    """A source of FROM.
-
-    `is_function`: it is the result of a function. `is_optional`: its row may be missing, after a LEFT JOIN.
-    """
-
-    name: str
-    columns: _Columns
-    of_contacts: bool
-    is_function: bool
-    is_optional: bool = False
-
-
-class _Scope:
-    """The sources of one SELECT, and which of them are tied to each other, or to the outer row (`_OUTER`)."""
-
-    _OUTER = -1
-
-    def __init__(self, outer: "_Scope | None") -> None:
-        self.outer = outer
-        self.sources: list[_Source] = []
-        self.aggregates = 0
-        self._tied_to: dict[int, int] = {}
-        self.merged: set[str] = set()  # columns of USING
-
-    def find(self, column: Column) -> tuple["_Scope", int, _ValueFacts] | None:
-        """Return where a column is: its scope, the number of its source, and its value."""
-        return self._find_column(column) or self._find_row(column)
-
-    def _find_column(self, column: Column) -> tuple["_Scope", int, _ValueFacts] | None:
-        matches = [
-            (number, value)
-            for number, source in enumerate(self.sources)
-            if column.table is None or column.table == source.name
-            for name, value in source.columns
-            if name == column.name
-        ]
-        if not matches:
-            return None if self.outer is None else self.outer._find_column(column)
-        if len(matches) > 1 and not (column.table is None and column.name in self.merged):
-            _refuse(column, f"the name {column.name}, which more than one table has,")
-        number, value = matches[0]
-        if self.sources[number].is_optional:
-            value = msgspec.structs.replace(value, is_key=False)
-        return self, number, value
-
-    def _find_row(self, column: Column) -> tuple["_Scope", int, _ValueFacts] | None:
-        """The name of a function's table stands for its row, if no column has this name."""
-        if column.table is None:
-            for number, source in enumerate(self.sources):
-                if source.name == column.name:
-                    return (self, number, source.columns[0][1]) if source.is_function else None
-        return None if self.outer is None else self.outer._find_row(column)
-
-    def tie(self, first: int, second: int) -> None:
-        self._tied_to[self._root(first)] = self._root(second)
-
-    def tie_by(self, condition: Expression) -> None:
-        """Tie sources by the equalities of contacts that a condition demands."""
-        for first, second in self._equalities(condition):
-            self.tie(first, second)
-
-    def tie_optional(self, condition: Expression) -> bool:
-        """Tie the last source to another one by the condition of its LEFT JOIN; return whether that is possible."""
-        last = len(self.sources) - 1
-        for first, second in self._equalities(condition):
-            if last in (first, second) and first != second:
-                # Only to one: where this source has no row, it does not tie others to each other.
-                self.tie(last, second if first == last else first)
-                return True
-        return False
-
-    def merge(self, name: str) -> None:
-        """Join the last source by a column of USING, which is then one column."""
-        last = len(self.sources) - 1
-        firsts = [n for n in range(last) if any(column == name for column, _ in self.sources[n].columns)]
-        values = [value for n in (*firsts[:1], last) for column, value in self.sources[n].columns if column == name]
-        if len(values) == 2 and all(value.is_key for value in values):
-            self.tie(last, firsts[0])
-        self.merged.add(name)
-
-    def are_tied(self) -> bool:
-        return len({self._root(number) for number in self._of_contacts()}) < 2
-
-    def is_tied_to_outer(self) -> bool:
-        return all(self._root(number) == self._root(self._OUTER) for number in self._of_contacts())
-
-    def is_tied_to_others(self, number: int) -> bool:
-        return any(self._root(number) == self._root(other) for other in range(self._OUTER, number))
-
-    def _of_contacts(self) -> Iterator[int]:
-        return (number for number, source in enumerate(self.sources) if source.of_contacts)
-
-    def _root(self, number: int) -> int:
-        while (tied := self._tied_to.get(number, number)) != number:
-            number = tied
-        return number
-
-    def _equalities(self, condition: Expression) -> Iterator[tuple[int, int]]:
-        match condition:
-            case SqlOperation(operator="and", operands=operands):
-                for operand in operands:
-                    yield from self._equalities(operand)
-            case SqlOperation(operator="()", operands=(inner,)):
-                yield from self._equalities(inner)
-            case SqlOperation(operator="=", operands=(Column() as left, Column() as right)):
-                ends = [self._key_source(column) for column in (left, right)]
-                if ends[0] is not None and ends[1] is not None:
-                    yield ends[0], ends[1]
-            case _:
-                pass
-
-    def _key_source(self, column: Column) -> int | None:
-        place = self.find(column)
-        if place is None:
-            return None
-        scope, number, _ = place
-        # A contact that is missing equals no other one, so that of an optional source ties as well.
-        is_key = any(name == column.name and value.is_key for name, value in scope.sources[number].columns)
-        return (number if scope is self else self._OUTER) if is_key else None
-
-
 class _Proof:
     """Proves that a query decides each contact by that contact's rows, and collects what its result depends on."""
 
@@ -321,14 +141,14 @@ class _Proof:
         self.events: set[str] | None = set()
         self.tables: set[str] = set()
 
-    def check_query(self, query: Query, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
+    def check_query(self, query: Query, named: Mapping[str, SelectResult], outer: Scope | None) -> SelectResult:
         named = dict(named)
         for name, columns, inner in query.named:
             named[name] = _renamed(self._check_table(inner, named), columns, inner)
         self._check_order(query, outer)
         return self._check_body(query.body, named, outer)
 
-    def _check_order(self, query: Query, outer: _Scope | None) -> None:
+    def _check_order(self, query: Query, outer: Scope | None) -> None:
         """Refuse what could change the rows: a function that returns several, or an aggregate of all rows."""
         functions = _ONE_ROW_FUNCTIONS | _CLOCK
         if outer is None and isinstance(query.body, Select) and query.body.groups:
@@ -336,31 +156,33 @@ class _Proof:
         for part in (part for expression in query.order for part in _parts(expression)):
             match part:
                 case FunctionCall(function=function) if function not in functions:
-                    _refuse(part, f"{function}() in ORDER BY")
+                    refuse(part, f"{function}() in ORDER BY")
                 case Subquery():
-                    _refuse(part, "a subquery in ORDER BY")
+                    refuse(part, "a subquery in ORDER BY")
                 case _:
                     pass
 
-    def _check_table(self, query: Query, named: Mapping[str, _Result]) -> _Result:
+    def _check_table(self, query: Query, named: Mapping[str, SelectResult]) -> SelectResult:
         """Read a query whose result is used like a table."""
         result = self.check_query(query, named, None)
         if result.of_contacts and not any(value.is_key for _, value in result.columns):
-            _refuse(query, "a query in FROM or WITH that does not return the contact of its rows")
+            refuse(query, "a query in FROM or WITH that does not return the contact of its rows")
         return result
 
-    def _check_body(self, body: Select | Combination, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
+    def _check_body(
+        self, body: Select | Combination, named: Mapping[str, SelectResult], outer: Scope | None
+    ) -> SelectResult:
         if isinstance(body, Select):
             return self._check_select(body, named, outer)
         left, right = self._check_body(body.left, named, outer), self._check_body(body.right, named, outer)
         if len(left.columns) != len(right.columns):
-            _refuse(body, "a combination of different numbers of columns")
+            refuse(body, "a combination of different numbers of columns")
         if any(value.is_untracked for result in (left, right) for _, value in result.columns):
-            _refuse(body, "updated_at of contacts")
+            refuse(body, "updated_at of contacts")
         columns = [
             (
                 name,
-                _ValueFacts(
+                ValueFacts(
                     is_key=a.is_key and b.is_key,
                     times=a.times | b.times if a.times and b.times else frozenset(),
                     by_day=a.by_day or b.by_day,
@@ -371,17 +193,17 @@ class _Proof:
             for (name, a), (_, b) in zip(left.columns, right.columns, strict=True)
         ]
         results = [result for result in (left, right) if result.of_contacts]
-        return _Result(columns, bool(results), all(result.is_tied for result in results))
+        return SelectResult(columns, bool(results), all(result.is_tied for result in results))
 
-    def _check_select(self, select: Select, named: Mapping[str, _Result], outer: _Scope | None) -> _Result:
-        scope = _Scope(outer)
+    def _check_select(self, select: Select, named: Mapping[str, SelectResult], outer: Scope | None) -> SelectResult:
+        scope = Scope(outer)
         for source in select.sources:
             self._add_source(source, scope, named)
         if select.where is not None:
             self._check_value(select.where, scope, named)
             scope.tie_by(select.where)
         if scope.aggregates > 0:
-            _refuse(select, "an aggregate of an outer query")
+            refuse(select, "an aggregate of an outer query")
         for number, source in enumerate(select.sources):
             if source.value == "app_events" and "app_events" not in named:
                 # A source with names of its own for its columns has no known one for that of the event.
@@ -392,14 +214,14 @@ class _Proof:
             if isinstance(source.value, str) and source.value not in named:
                 self.tables.add(source.value)
         if not scope.are_tied():
-            _refuse(select, "a join of rows of different contacts")
-        columns: list[tuple[str | None, _ValueFacts]] = []
-        aliases: dict[str | None, _ValueFacts] = {}
+            refuse(select, "a join of rows of different contacts")
+        columns: list[tuple[str | None, ValueFacts]] = []
+        aliases: dict[str | None, ValueFacts] = {}
         for item in select.items:
             if isinstance(item.value, Column) and item.value.name == "*":
                 sources = [s for s in scope.sources if item.value.table in (None, s.name)]
                 if not sources or scope.merged or any(s.is_optional or s.is_function for s in sources):
-                    _refuse(item, "* here")
+                    refuse(item, "* here")
                 columns += [column for s in sources for column in s.columns]
                 continue
             value = self._check_value(item.value, scope, named)
@@ -413,51 +235,51 @@ class _Proof:
         is_tied = of_contacts and scope.is_tied_to_outer()
         is_grouped = bool(select.groups) or scope.aggregates > 0 or select.having is not None
         if of_contacts and is_grouped and not is_tied and not any(keyed_groups):
-            _refuse(select, "an aggregate that is not of one contact (GROUP BY contact_id)")
-        return _Result(columns, of_contacts, is_tied)
+            refuse(select, "an aggregate that is not of one contact (GROUP BY contact_id)")
+        return SelectResult(columns, of_contacts, is_tied)
 
-    def _add_source(self, source: Source, scope: _Scope, named: Mapping[str, _Result]) -> None:
+    def _add_source(self, source: Source, scope: Scope, named: Mapping[str, SelectResult]) -> None:
         match source.value:
             case str() as name if name in named:
                 result = named[name]
             case str() as name if name in TABLES:
-                result = _Result(TABLES[name], True, False)
+                result = SelectResult(TABLES[name], True, False)
             case str() as name:
-                _refuse(source, f"the table {name}")
+                refuse(source, f"the table {name}")
             case Query() as query:
                 result = self._check_table(query, named)
             case FunctionCall() as call:
                 if call.function not in _SET_FUNCTIONS or (call.function == "unnest" and len(call.arguments) > 1):
-                    _refuse(call, f"{call.function}()")
+                    refuse(call, f"{call.function}()")
                 arguments = [self._check_value(argument, scope, named) for argument in call.arguments]
-                value = _ValueFacts(is_inexact=any(argument.is_inexact for argument in arguments))
+                value = ValueFacts(is_inexact=any(argument.is_inexact for argument in arguments))
                 names = [*_FUNCTION_COLUMNS.get(call.function, (source.name,))]
                 if source.has_ordinality:
                     names.append("ordinality")
-                result = _Result([(name, value) for name in names], False, False)
+                result = SelectResult([(name, value) for name in names], False, False)
             case _:
                 assert_never(source.value)
         result = _renamed(result, source.columns, source)
         if any(source.name == other.name for other in scope.sources):
-            _refuse(source, f"the name {source.name!r}, which two tables have,")
+            refuse(source, f"the name {source.name!r}, which two tables have,")
         is_function = isinstance(source.value, FunctionCall)
-        scope.sources.append(_Source(source.name, result.columns, result.of_contacts, is_function))
+        scope.sources.append(SelectSource(source.name, result.columns, result.of_contacts, is_function))
         if source.on is not None:
             self._check_value(source.on, scope, named)
             if source.join == "inner":
                 scope.tie_by(source.on)
             elif result.of_contacts and not scope.tie_optional(source.on):
-                _refuse(source, "a LEFT JOIN that is not by the contact")
+                refuse(source, "a LEFT JOIN that is not by the contact")
         for name in source.using:
             if any(column == name and value.is_untracked for s in scope.sources for column, value in s.columns):
-                _refuse(source, f"{name} of contacts")
+                refuse(source, f"{name} of contacts")
             scope.merge(name)
         if source.join == "left":
             if result.of_contacts and not scope.is_tied_to_others(len(scope.sources) - 1):
-                _refuse(source, "a LEFT JOIN that is not by the contact")
+                refuse(source, "a LEFT JOIN that is not by the contact")
             scope.sources[-1].is_optional = True
 
-    def _add_events(self, number: int, conditions: Sequence[Expression | None], scope: _Scope) -> None:
+    def _add_events(self, number: int, conditions: Sequence[Expression | None], scope: Scope) -> None:
         """Collect the names that conditions demand of the events of a source."""
         demands = [names for condition in conditions for names in self._event_names(condition, number, scope)]
         if not demands or self.events is None:
@@ -465,7 +287,7 @@ class _Proof:
         else:
             self.events |= demands[0]
 
-    def _event_names(self, condition: Expression | None, number: int, scope: _Scope) -> Iterator[set[str]]:
+    def _event_names(self, condition: Expression | None, number: int, scope: Scope) -> Iterator[set[str]]:
         match condition:
             case SqlOperation(operator="and" | "()", operands=operands):
                 for operand in operands:
@@ -473,7 +295,7 @@ class _Proof:
             case SqlOperation(
                 operator="=" | "in" | "= any" as operator, operands=(Column(name="event") as column, *values)
             ):
-                if scope.find(column) == (scope, number, _PLAIN):
+                if scope.find(column) == (scope, number, PLAIN):
                     texts = [text for value in values for text in self._texts_of(value, is_array=operator == "= any")]
                     if None not in texts:
                         yield {text for text in texts if text is not None}
@@ -500,10 +322,10 @@ class _Proof:
     def _group_is_key(
         self,
         group: Expression,
-        scope: _Scope,
-        named: Mapping[str, _Result],
-        columns: _Columns,
-        aliases: Mapping[str | None, _ValueFacts],
+        scope: Scope,
+        named: Mapping[str, SelectResult],
+        columns: Columns,
+        aliases: Mapping[str | None, ValueFacts],
     ) -> bool:
         match group:
             case Constant(text=text):
@@ -515,20 +337,20 @@ class _Proof:
 
     # --- Expressions
 
-    def _check_value(self, value: Expression, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
+    def _check_value(self, value: Expression, scope: Scope, named: Mapping[str, SelectResult]) -> ValueFacts:
         match value:
             case Constant(text=text):
                 if text[:2] in ("E'", "e'"):
-                    _refuse(value, f"the text {text}, which can have escapes,")
+                    refuse(value, f"the text {text}, which can have escapes,")
                 if _can_be_clock(text) and not text.startswith(":"):
-                    _refuse(value, f"the text {text}, which can be a moment,")
-                return _PLAIN
+                    refuse(value, f"the text {text}, which can be a moment,")
+                return PLAIN
             case Column(name=name):
                 place = scope.find(value)
                 if place is None or name == "*":
-                    _refuse(value, f"the name {name}")
+                    refuse(value, f"the name {name}")
                 if place[2].is_untracked:
-                    _refuse(value, f"{name} of contacts")
+                    refuse(value, f"{name} of contacts")
                 # The contact of an outer row is the same for all rows here.
                 return place[2] if place[0] is scope else msgspec.structs.replace(place[2], is_key=False)
             case FunctionCall():
@@ -543,7 +365,7 @@ class _Proof:
                 else:
                     self._check_value(left, scope, named)
                     self._check_value(right, scope, named)
-                return _PLAIN
+                return PLAIN
             case SqlOperation(operator="between", operands=(middle, *ends)):
                 for end in ends:
                     if _is_cutoff(end):
@@ -551,91 +373,97 @@ class _Proof:
                     else:
                         self._check_value(end, scope, named)
                 self._check_value(middle, scope, named)
-                return _PLAIN
+                return PLAIN
             case SqlOperation():
                 return self._check_operation(value, scope, named)
             case Subquery():
                 return self._check_subquery(value, scope, named)
 
-    def _check_operation(self, value: SqlOperation, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
+    def _check_operation(self, value: SqlOperation, scope: Scope, named: Mapping[str, SelectResult]) -> ValueFacts:
         operator = value.operator
         operands = [self._check_value(operand, scope, named) for operand in value.operands]
         if operator in _TRUTHS or operator.endswith((" any", " some", " all")):
-            return _PLAIN
+            return PLAIN
         is_inexact = any(operand.is_inexact for operand in operands)
         if operator.startswith("::"):
             name, operand = operator[2:].replace("[]", ""), operands[0]
             if name in _FLOATS:
-                return _ValueFacts(is_inexact=True)
+                return ValueFacts(is_inexact=True)
             if name in _MOMENTS:
                 if not (operand.is_moment or isinstance(value.operands[0], Constant)):
-                    _refuse(value, f"a text as {name}, which can be 'today',")
+                    refuse(value, f"a text as {name}, which can be 'today',")
                 by_day = operand.by_day or name == "date"
                 return msgspec.structs.replace(operand, is_key=False, by_day=by_day, is_moment=True)
-            return _PLAIN
+            return PLAIN
         if operator not in _OPERATORS | _CONSTRUCTS:
-            _refuse(value, f"the operator {operator}")
+            refuse(value, f"the operator {operator}")
         is_moment = operator in ("+", "-", "at time zone") and operands[0].is_moment
         if operator == "-" and len(operands) == 2 and operands[1].is_moment:
             is_moment = False
-        return _ValueFacts(is_moment=is_moment, is_inexact=is_inexact or operator == "^")
+        return ValueFacts(is_moment=is_moment, is_inexact=is_inexact or operator == "^")
 
-    def _check_call(self, call: FunctionCall, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
+    def _check_call(self, call: FunctionCall, scope: Scope, named: Mapping[str, SelectResult]) -> ValueFacts:
         function = call.function
         if function in _CLOCK:
-            _refuse(call, f"{function}, which is not alone on one side of a comparison with occurred_at or created_at,")
+            refuse(call, f"{function}, which is not alone on one side of a comparison with occurred_at or created_at,")
         values = [self._check_value(argument, scope, named) for argument in call.arguments]
         if call.filter is not None:
             self._check_value(call.filter, scope, named)
         is_inexact = any(value.is_inexact for value in values)
         if function in _AGGREGATES:
-            scopes = {place[0] for column in _columns_of(call) if (place := scope.find(column)) is not None}
+            scopes = {
+                place[0]
+                for column in _parts(call)
+                if isinstance(column, Column) and (place := scope.find(column)) is not None
+            }
             if scopes and scope not in scopes:
-                _refuse(call, "an aggregate of an outer query")
+                refuse(call, "an aggregate of an outer query")
             scope.aggregates += 1
             if function in _SUMS and is_inexact:
-                _refuse(call, "a sum of floating-point numbers, which depends on the order of rows,")
+                refuse(call, "a sum of floating-point numbers, which depends on the order of rows,")
             if function in ("min", "max") and len(values) == 1:
                 return msgspec.structs.replace(values[0], is_key=False)
-            return _PLAIN
+            return PLAIN
         if function not in _ONE_ROW_FUNCTIONS:
-            _refuse(call, f"{function}()")
+            refuse(call, f"{function}()")
         is_moment = function == "make_date" or (
             function in ("date_trunc", "date_bin") and len(values) > 1 and values[1].is_moment
         )
-        return _ValueFacts(is_moment=is_moment, is_inexact=is_inexact)
+        return ValueFacts(is_moment=is_moment, is_inexact=is_inexact)
 
-    def _add_cutoff(self, time: Expression, cutoff: Expression, scope: _Scope, named: Mapping[str, _Result]) -> None:
+    def _add_cutoff(
+        self, time: Expression, cutoff: Expression, scope: Scope, named: Mapping[str, SelectResult]
+    ) -> None:
         for part in _parts(cutoff):
             match part:
                 case FunctionCall(function=function) if function in _CLOCK and not part.arguments:
                     pass
                 case FunctionCall(function=function) if function not in _ONE_ROW_FUNCTIONS:
-                    _refuse(part, f"{function}()")
+                    refuse(part, f"{function}()")
                 case SqlOperation(operator=operator) if not (
                     operator in _OPERATORS | _CONSTRUCTS or operator.startswith("::")
                 ):
-                    _refuse(part, operator.upper())
+                    refuse(part, operator.upper())
                 case Constant():
                     self._check_value(part, scope, named)
                     if part.text[1:].isdecimal() and part.text.startswith("$"):
-                        _refuse(part, f"{part.text} beside the clock (name the value, as in :days)")
+                        refuse(part, f"{part.text} beside the clock (name the value, as in :days)")
                 case _:
                     pass
-        value = _PLAIN if _is_cutoff(time) else self._check_value(time, scope, named)
+        value = PLAIN if _is_cutoff(time) else self._check_value(time, scope, named)
         if not value.times:
-            _refuse(time, "the clock compared with something other than occurred_at or created_at, or their max or min")
+            refuse(time, "the clock compared with something other than occurred_at or created_at, or their max or min")
         sql = self._text[cutoff.start : cutoff.end]
         self.cutoffs.append(Cutoff(sql, tuple(sorted(value.times)), value.by_day))
 
-    def _check_subquery(self, subquery: Subquery, scope: _Scope, named: Mapping[str, _Result]) -> _ValueFacts:
+    def _check_subquery(self, subquery: Subquery, scope: Scope, named: Mapping[str, SelectResult]) -> ValueFacts:
         result = self.check_query(subquery.query, named, scope)
         key = None if subquery.key is None else self._check_value(subquery.key, scope, named)
         is_matched = key is not None and key.is_key and [value.is_key for _, value in result.columns] == [True]
         if result.of_contacts and not result.is_tied and not is_matched:
-            _refuse(subquery, "a subquery that is not limited to the contact (WHERE e.contact_id = c.id)")
+            refuse(subquery, "a subquery that is not limited to the contact (WHERE e.contact_id = c.id)")
         if subquery.kind != "scalar" or len(result.columns) != 1:
-            return _PLAIN
+            return PLAIN
         return msgspec.structs.replace(result.columns[0][1], is_key=False)
 
 
@@ -654,19 +482,15 @@ def _texts(value: Json) -> Iterator[str]:
             pass
 
 
-def _refuse(node: SqlNode, reason: str) -> NoReturn:
-    raise UnsupportedSqlError(reason, node.start + 1)
-
-
-def _renamed(result: _Result, names: Sequence[str], node: SqlNode) -> _Result:
+def _renamed(result: SelectResult, names: Sequence[str], node: SqlNode) -> SelectResult:
     if len(names) > len(result.columns):
-        _refuse(node, "a list of more names than columns")
+        refuse(node, "a list of more names than columns")
     columns = [
         (names[number] if number < len(names) else name, value) for number, (name, value) in enumerate(result.columns)
     ]
     if any(name is None for name, _ in columns):
-        _refuse(node, "a column without a name (AS …)")
-    return _Result(columns, result.of_contacts, result.is_tied)
+        refuse(node, "a column without a name (AS …)")
+    return SelectResult(columns, result.of_contacts, result.is_tied)
 
 
 def _name_of(value: Expression) -> str | None:
@@ -694,10 +518,6 @@ def _parts(value: Expression) -> Iterator[Expression]:
                 yield from _parts(operand)
         case Subquery(key=key) if key is not None:
             yield from _parts(key)
-
-
-def _columns_of(value: Expression) -> Iterator[Column]:
-    return (part for part in _parts(value) if isinstance(part, Column))
 
 
 def _is_cutoff(value: Expression) -> bool:

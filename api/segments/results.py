@@ -13,7 +13,6 @@ from api.automations.goals import (
     MAX_FILTERED_EVENTS,
     MAX_VERSIONS,
     PAGE,
-    Measurement,
     find_reached,
     read_measurement,
 )
@@ -52,7 +51,11 @@ async def read_results(
             steps[count.node_id, count.channel].add(count)
         if measurement is not None:
             admitted = [entry for entry in page if entry.admitted]
-            reached = await find_reached(database, org_id, keys, measurement.goal, _windows(admitted, measurement))
+            windows = [
+                GoalWindow(entry.contact_id, entry.event_id, entry.at, entry.at + measurement.within)
+                for entry in admitted
+            ]
+            reached = await find_reached(database, org_id, keys, measurement.goal, windows)
             treated += _group(admitted, reached.contact_ids, held_out=False)
             held_out += _group(admitted, reached.contact_ids, held_out=True)
             unknown_contacts += reached.unknown
@@ -74,10 +77,6 @@ async def read_results(
     is_partial = counted < row.entries and (counted >= limit or events >= MAX_FILTERED_EVENTS)
     messages = tuple(counts.results(*step) for step, counts in sorted(steps.items()))
     return BroadcastResults(counted, is_partial, dict(states), messages, goal)
-
-
-def _windows(entries: list[BroadcastEntry], measurement: Measurement) -> list[GoalWindow]:
-    return [GoalWindow(entry.contact_id, entry.event_id, entry.at, entry.at + measurement.within) for entry in entries]
 
 
 def _group(entries: list[BroadcastEntry], reached: frozenset[str], *, held_out: bool) -> LiftGroup:

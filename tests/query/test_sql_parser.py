@@ -5,7 +5,8 @@ from collections import Counter
 import psycopg
 import pytest
 
-from api.query.sql_parser import Expression, FunctionCall, SqlOperation, UnsupportedSqlError, parse
+from api.query.sql_parser import parse
+from api.query.sql_tree import Expression, FunctionCall, SqlOperation, UnsupportedSqlError
 from api.store.database import libpq_dsn
 
 EXPRESSIONS = [

@@ -33,8 +33,8 @@ from api.segments.changed import Watermark, choose_contacts, full_refresh_reason
 from api.segments.definition import SegmentQuery, query_of
 from api.segments.refresh import refresh_due
 from api.segments.segments import SegmentResult
-from api.store.analyst import ContactChoice, Evaluate, ShareSnapshot, Snapshot
-from api.store.database import Transaction, TransactionConflictError, libpq_dsn
+from api.store.analyst import ContactChoice, Snapshot
+from api.store.database import TransactionConflictError, libpq_dsn
 from api.store.segments import SegmentRow, find_segment, list_segments
 from tests.segments.conftest import Team
 from tests.segments.test_erased_and_merged import ALL, author, merge, refreshed, row_of
@@ -387,15 +387,8 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> dict[int, World]:
     """The worlds by organization: each refresh of theirs also notes what the whole query returns."""
     worlds: dict[int, World] = {}
 
-    async def choose_and_note(
-        org_id: int,
-        query: SegmentQuery,
-        keyring: Keyring,
-        former: bytes | None,
-        tx: Transaction,
-        share_snapshot: ShareSnapshot,
-        evaluate: Evaluate,
-    ) -> ContactChoice:
+    async def choose_and_note(org_id: int, query: SegmentQuery, keyring: Keyring, *others: Any) -> ContactChoice:
+        former, tx, share_snapshot, evaluate = others
         whole: list[str | None] = []
 
         async def share_and_evaluate() -> Snapshot | None:

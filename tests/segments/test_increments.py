@@ -8,9 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from api.query.sql_parser import UnsupportedSqlError
+from api.query.sql_tree import UnsupportedSqlError
 from api.segments.definition import SegmentQuery
-from api.segments.increments import TABLES, read_incremental_query
+from api.segments.increments import read_incremental_query
+from api.segments.scopes import TABLES
 from api.store.database import libpq_dsn, sql_folder
 from tests.segments.conftest import Team
 
