@@ -153,9 +153,7 @@ def _reader(column: ResultColumn) -> ReadColumn:
     if column.binary:
         return BINARY_READERS[column.oid]
     if column.oid in ARRAY_OIDS:
-        return lambda cells: pa.array(
-            [None if cell is None else array_elements(cell) for cell in cells.to_pylist()], pa.list_(pa.string())
-        )
+        return _arrays
     if pa.types.is_boolean(data_type):
         return lambda cells: pc.equal(as_text(cells), "t")
     if column.oid == _NUMERIC and pa.types.is_decimal(data_type):
@@ -163,6 +161,11 @@ def _reader(column: ResultColumn) -> ReadColumn:
     if pa.types.is_string(data_type):
         return as_text
     return lambda cells: as_text(cells).cast(data_type)
+
+
+def _arrays(cells: Cells) -> pa.Array:
+    texts = cells.dictionary_encode()  # each text is read once: many rows have the same tags
+    return pa.array(map(array_elements, texts.dictionary.to_pylist()), pa.list_(pa.string())).take(texts.indices)
 
 
 def _decimals(cells: Cells, data_type: pa.DataType) -> pa.Array:
