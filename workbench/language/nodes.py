@@ -245,15 +245,20 @@ def _update_contact(ctx: StepContext, action: UpdateContact) -> Decision:
 def _condition(ctx: StepContext, action: Condition) -> Decision:
     verdicts = explain(action.filters, ctx.facts.context, ctx.now)
     handle = "true" if all(verdict.passed for verdict in verdicts) else "false"
+
+    def recorded(path: str, value: Any) -> Any:
+        # Steps are stored in clear, email addresses are not. Of collected events they have only the number.
+        if path == EVENTS and ctx.graph.collects and isinstance(value, list):
+            return len(value)
+        return _mask_emails(path, value)
+
     detail = []
     for filter_, verdict in zip(action.filters, verdicts, strict=True):
-        is_where = isinstance(filter_, Where)
-        values = verdict.actual if is_where else {verdict.path: verdict.actual}
-        # Steps are stored in clear, email addresses are not. Of collected events they have only the number.
-        masked = {path: _mask_emails(path, value) for path, value in values.items()}
-        if ctx.graph.collects and isinstance(masked.get(EVENTS), list):
-            masked[EVENTS] = len(masked[EVENTS])
-        detail.append({**msgspec.structs.asdict(verdict), "actual": masked if is_where else masked[verdict.path]})
+        if isinstance(filter_, Where):
+            actual = {path: recorded(path, value) for path, value in verdict.actual.items()}
+        else:
+            actual = recorded(verdict.path, verdict.actual)
+        detail.append({**msgspec.structs.asdict(verdict), "actual": actual})
     return follow_edge(ctx, record_step(ctx, "branched", handle, {"verdicts": detail}))
 
 
