@@ -65,7 +65,7 @@ PARTS: dict[str, Callable[[Effort], Measurement]] = {
 }
 
 
-GROWING = ("growth", "catalog", "segments")
+GROWING = ("growth", "catalog", "segments", "backtest")
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ WITH c AS MATERIALIZED (
 ), stored AS (
     INSERT INTO workbench.contacts (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes,
                                     created_at, updated_at)
-    SELECT 1, id, 'enc1_' || md5('email ' || number) || md5('tag ' || number), 'example.com', '0x' || md5('wallet ' || number),
-           '0x' || md5('wallet ' || number), 'filled_' || number, '{"plan": "pro", "country": "DE"}', at, at
+    SELECT 1, id, 'enc1_' || md5('email ' || number) || md5('tag ' || number), 'example.com', '0x' || rpad(md5('wallet ' || number), 40, '0'),
+           '0x' || rpad(md5('wallet ' || number), 40, '0'), 'filled_' || number, '{"plan": "pro", "country": "DE"}', at, at
     FROM c
 )
 INSERT INTO workbench.identities (org_id, kind, value_digest, contact_id, created_at)

@@ -8,5 +8,5 @@ INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, create
                               wallet_address, email, external_id)
 SELECT 1, uuidv7(), contact_id, event, at, at,
        jsonb_build_object('amountUsd', number %% 1000, 'asset', 'USDC', 'method', 'card', 'txHash', '0x' || md5('tx ' || number)),
-       'filled_' || number, '0x' || md5('wallet ' || number), 'enc1_' || md5('email ' || number), 'filled_' || number
+       'filled_' || number, '0x' || rpad(md5('wallet ' || number), 40, '0'), 'enc1_' || md5('email ' || number), 'filled_' || number
 FROM e;
