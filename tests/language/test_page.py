@@ -16,6 +16,7 @@ from workbench.language.page import (
     RelativeTime,
     cell_text,
     chart_svg,
+    column_title,
     page_html,
     row_limit,
 )
@@ -130,6 +131,7 @@ def test_a_chart_shows_the_most_telling_number(
     others = ["other" if isinstance(value, str) else ["c"] if isinstance(value, list) else value for value in row]
     chart = chart_svg(PageSection(title="t", columns=columns, rows=[row, others], report=report))
     assert f'aria-label="t: {axes}; the same' in chart
+    assert (">50.0%<" in chart) is ("%" in axes)
 
 
 @pytest.mark.parametrize(("days", "axes"), [(1, None), (2, "n by at"), (120, "n by at"), (121, "n by day")])
@@ -145,7 +147,9 @@ def test_the_whole_document() -> None:
         PageSection(title="Broken", error="no such column"),
         PageSection(title="Empty", columns=("a",), query_hash="abc"),
     ]
-    page = re.sub(r"padding[^;]*;border[^;]*;vertical[^;]*;", "", page_html("Monday", sections, NOW))
+    whole = page_html("Monday", sections, NOW)
+    assert page_html("Monday", sections, NOW, charts=False) == whole  # one row makes no chart
+    page = re.sub(r"padding[^;]*;border[^;]*;vertical[^;]*;", "", whole)
     assert (
         page.partition("<body>")[2]
         == """
@@ -218,12 +222,22 @@ def test_a_report_by_cohort_has_a_row_for_each_cohort_and_shades_its_cells() -> 
     ]
     assert re.findall(r"220,(0\.\d\d)", page) == ["0.00"] * 3 + ["0.00", "0.55", "0.28", "0.00", "0.00"]
     assert "The share of the cohort that came back. Week 0 is that of the first event. * In part" in page
-    assert cells(page_html("t", [RETENTION], NOW)) == cells(page)  # without a chart
+    assert chart_svg(RETENTION) == ""
+    assert re.findall(r"<t[hd] [^>]*text-align:(\w+)", page) == [*["left", "right", "right", "right", "right"] * 3]
     cut = msgspec.structs.replace(RETENTION, complete=False)  # more rows of the last cohort were not read
     assert ("2026-11-16" in page_html("t", [cut], NOW), "The first 1 row;" in page_html("t", [cut], NOW)) == (
         False,
         True,
     )
+
+
+def test_a_cohort_without_a_share_above_zero_has_no_shade() -> None:
+    first, zero = RETENTION.rows[0], (WEEKS[0], 10, 1, 0, 0.0, True)
+    for rows, texts in (([first], ["100.0%"]), ([first, zero], ["100.0%", "0.0%"])):
+        only = msgspec.structs.replace(RETENTION, rows=rows, complete=False)  # the only cohort stays
+        page = page_html("t", [only], NOW)
+        assert cells(page)[1] == ["2026-11-09", "10", *texts]
+        assert set(re.findall(r"220,(0\.\d\d)", page)) == {"0.00"}
 
 
 def test_a_report_of_sums_by_cohort_and_segment_has_a_row_for_each_of_both() -> None:
@@ -239,6 +253,7 @@ def test_a_report_of_sums_by_cohort_and_segment_has_a_row_for_each_of_both() -> 
         ["old", "2026-11-09", "2", "2.50", "5.00"],
         ["new", "2026-11-09", "2", "2.50", ""],
     ]
+    assert "The total per contact so far. Month 0 is that of the first event.<" in page_html("t", [section], NOW)
     plain = msgspec.structs.replace(section, report=False)
     assert len(cells(page_html("t", [plain], NOW))) == 5  # columns of SQL are shown as they are
 
@@ -247,6 +262,8 @@ def test_a_report_by_cohort_may_have_more_rows() -> None:
     columns = RETENTION.columns
     limits = [row_limit(columns, report=True), row_limit(columns, report=False), row_limit(columns[:-1], report=True)]
     assert limits == [MAX_COHORT_CELLS, MAX_PAGE_ROWS, MAX_PAGE_ROWS]
+    assert row_limit(("cohort", "size", "number", "complete"), report=True) == MAX_PAGE_ROWS
+    assert row_limit(("cohort", "size", "number", "complete", "so_far"), report=True) == MAX_COHORT_CELLS
 
 
 @pytest.mark.parametrize(
@@ -264,6 +281,8 @@ def test_a_chart_of_more_than_30_bars_says_how_many_rows_it_leaves_out() -> None
     assert chart.count("<rect") == 30
     assert chart.endswith('<text x="68" y="675">3 more rows in the table below</text></svg>')
     assert 'height="686"' in chart
+    assert "1 more row in" in chart_svg(PageSection(title="t", columns=("asset", "events"), rows=rows[:31]))
+    assert "more row" not in chart_svg(PageSection(title="t", columns=("asset", "events"), rows=rows[:30]))
 
 
 @pytest.mark.parametrize(
@@ -308,6 +327,11 @@ def test_names_of_bars_have_the_room_that_they_need_and_long_ones_are_cut(name: 
 )
 def test_a_cell_is_written_in_the_unit_of_its_column(column: str, value: object, text: str) -> None:
     assert cell_text(column, value) == text
+
+
+def test_the_heading_of_a_column() -> None:
+    titles = [column_title(name) for name in ("per_contact_so_far", "of_first")]
+    assert [*titles, column_title("number", {"number": "week"})] == ["per contact so far", "% of step 1", "week"]
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,6 @@ def cell_text(column: str, value: Any) -> str:
             return " → ".join(value)
         case datetime():
             return f"{value:%Y-%m-%d}" if not (value.hour or value.minute) else f"{value:%Y-%m-%d %H:%M:%S}"
-        case date():
-            return value.isoformat()
         case int() | float() | Decimal() if not _fits(value):
             return f"{Decimal(value):.6g}"
         case int() | float() | Decimal() if column in _SECONDS and _fits(value, _DURATION_DIGITS):
@@ -113,8 +111,6 @@ def cell_text(column: str, value: Any) -> str:
             return f"{value:,}"
         case float() | Decimal():
             return f"{value:,.2f}"
-        case str():
-            return value
         case _:
             return encode(value).decode() if isinstance(value, list | dict) else str(value)
 
@@ -158,7 +154,7 @@ def chart_svg(section: PageSection) -> Markup:
     over_time = _column_of(rows, datetime) if len(rows) <= _MAX_COLUMNS else None
     by_name = next((column for kind in (str, list) if (column := _column_of(rows, kind)) is not None), None)
     label = by_name if over_time is None else over_time
-    measure = _measure(section, label)
+    measure = _measure(section)
     if label is None or measure is None:
         return Markup("")
     values = [max(float(row[measure] or 0), 0.0) for row in rows]
@@ -182,12 +178,11 @@ def _column_of(rows: Sequence[Sequence[Any]], kind: type) -> int | None:
     return None
 
 
-def _measure(section: PageSection, label: int | None) -> int | None:
+def _measure(section: PageSection) -> int | None:
     numbers = [
         index
         for index, name in enumerate(section.columns)
-        if index != label
-        and not (section.report and name in ("step", "number"))
+        if not (section.report and name in ("step", "number"))
         and all(row[index] is None or _is_number(row[index]) for row in section.rows)
         and any(row[index] is not None for row in section.rows)
     ]
@@ -449,6 +444,6 @@ th, td { border-color: var(--line) !important }
 
 @cache
 def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.globals["quantity"] = quantity
     return environment.from_string(_PAGE)
