@@ -39,8 +39,7 @@ except ImportError:  # Windows and PyPy have no uvloop
 
 def run(main: Coroutine[Any, Any, _Result]) -> _Result:
     """Run the main coroutine of a process, as `asyncio.run` does, on uvloop: an import is 2-10 % faster on it."""
-    gc.freeze()  # modules stay loaded, so collections need not visit them,
-    gc.set_threshold(20_000, 20, 50)  # and neither a request nor an entry leaves cycles that need an early collection
+    gc.freeze()  # modules stay loaded, so collections need not visit them
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:
         return runner.run(main)
 
