@@ -181,7 +181,9 @@ class BucketSimulator:
             if merges.groups:
                 events = events.with_columns(pl.col("contact_id").replace(merges.groups))
             events = events.sort("contact_id", "created_at", "id")
-            rows = events.with_columns(pl.col("created_at").to_physical()).iter_rows()
+            # A bucket is small enough for whole columns, which are read faster than rows.
+            columns = events.with_columns(pl.col("created_at").to_physical()).to_dict(as_series=False)
+            rows = zip(*columns.values(), strict=True)
         for contact_id, contact_rows in groupby(rows, itemgetter(0)):
             if contact_id not in contacts:  # erased contacts are not returned by the query, but their events are
                 erased += 1
