@@ -31,7 +31,15 @@ from workbench.backtest.simulate_bucket import (
     LivePayload,
     VersionPayload,
 )
-from workbench.backtest.source import BacktestScope, BacktestSource, ContactSample, EventSelection, Window, select
+from workbench.backtest.source import (
+    BacktestScope,
+    BacktestSource,
+    ContactSample,
+    EventSelection,
+    Window,
+    contact_windows,
+    select,
+)
 from workbench.backtest.starts import UnsentBroadcast, select_starts
 from workbench.backtest.worker import WorkerPool
 from workbench.connection import Connection
@@ -260,7 +268,7 @@ class _BucketFiles(msgspec.Struct, frozen=True):
         return False
 
     def _write(self, slices: Sequence[tuple[Window, int]], merges: pl.DataFrame) -> set[str]:
-        """Write all rows; return the contacts, with those of events if it is of what was live."""
+        """Write all rows; return the contacts if it is of what was live."""
         source, window, own_id = self.source, self.window, self.own_id
         groups = contact_groups(map(PastMerge._make, merges.iter_rows()))
 
@@ -285,10 +293,12 @@ class _BucketFiles(msgspec.Struct, frozen=True):
                     if self.is_live:
                         contact_ids.update(frame["contact_id"].unique())
                     self.progress.show("reading ", read, 0.0, _READING_SHARE)
+        for part in contact_windows(slices):
             with closing(source.contacts(part)) as frames:
                 for frame in frames:
                     contacts.write(frame)
-                    contact_ids.update(frame["contact_id"])
+                    if self.is_live:
+                        contact_ids.update(frame["contact_id"])
         events.flush()
         contacts.flush()
 
