@@ -29,8 +29,19 @@ WHERE {{ "true" if merged else "n.at >= :since" }} AND n.contact_id IN (
 {%- if selection.addresses %}
 
 UNION ALL
-SELECT s.contact_id, s.created_at, s.created_at, 'suppressed', 'false', 'true', '', 0, false, 'person', s.contact_id, NULL
+SELECT s.contact_id, s.created_at, CASE WHEN d.at_once THEN d.created_at ELSE s.created_at END, 'suppressed', 'false', 'true',
+       CASE WHEN d.at_once THEN d.event_id::text ELSE '' END,
+       CASE WHEN d.at_once THEN {{ "CASE WHEN d.automation_id > :automation THEN 2 ELSE 1 END" if own else "1" }} ELSE 0 END,
+       {{ "coalesce(d.automation_id = :automation AND d.created_at >= :since, false)" if own and live else "false" }}, 'person', s.contact_id, NULL
 FROM suppressions s
+LEFT JOIN LATERAL (    -- the delivery that closed it; as in backtest_messages.sql, one at once was decided at the moment of the event
+    SELECT e.automation_id, e.event_id, e.created_at, f.attempt = 1 AND m.created_at < e.created_at + interval '1 second' AS at_once
+    FROM message_outcomes o
+    JOIN messages m ON m.id = o.message_id
+    JOIN automation_entries e ON e.id = m.entry_id
+    JOIN entry_steps f ON f.entry_id = e.id AND f.node_id = m.node_id AND f.at = o.at
+    WHERE o.at = s.created_at AND o.reason = 'gone' AND o.channel = 'email' AND m.contact_id = s.contact_id
+    LIMIT 1) d ON true
 WHERE s.cause IN ('bounced', 'complained') AND s.contact_id IN (
     {{ macros.contacts(selection, sample, merged) }})
 {%- endif %}

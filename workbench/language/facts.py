@@ -4,12 +4,13 @@ The engine reads them from Postgres; a simulation gets them from its caller. `re
 which of them the next decisions on a run can read, so that the engine does not query the others.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
+from workbench.language.channel import DEFAULT_POLICY, Message, RetryPolicy
 from workbench.language.codec import Json, as_stored, utc_text
 from workbench.language.contact import ContactState, contact_context, merge_identifiers
 from workbench.language.event import Identifiers
@@ -80,7 +81,8 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     automation is paused. `later_events`: the contact's events since then that the run waits for or that are its goal,
     ordered by `at`, up to the time of the decision. `joined`: the events that joined the entry, in order; None if its
     graph collects none. `real_now`: the real time, at which messages leave and from which retries are counted; None if
-    it is the time of the decision.
+    it is the time of the decision. `stored_at`: the times of the first attempts of messages that are tried again, by
+    id: these messages count towards a frequency cap from then on.
     """
 
     event: str
@@ -95,6 +97,7 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     joined: tuple[LaterEvent, ...] | None = None
     at: datetime | None = None
     real_now: datetime | None = None
+    stored_at: Mapping[str, datetime] = {}
 
     def real_time(self, now: datetime) -> datetime:
         """Return the real time of a decision that is made at `now` on the timeline."""
@@ -152,8 +155,9 @@ def apply_effects(facts: Facts, effects: tuple[Effect, ...], now: datetime) -> F
                 # As stored, so that a text prints the same before and after a wait.
                 merged = as_stored({**facts.contact.attributes, **attributes})
                 facts = _replace_contact(facts, attributes=merged)
-            case _ if counts_towards_cap(effect):
-                messages_at = (*facts.history.messages_at, facts.real_time(now))
+            case _ if isinstance(effect, Message) and counts_towards_cap(effect):
+                sent_at = facts.stored_at.get(effect.id) or facts.real_time(now)
+                messages_at = (*facts.history.messages_at, sent_at)
                 history = msgspec.structs.replace(facts.history, messages_at=messages_at)
                 facts = msgspec.structs.replace(facts, history=history)
             case _:

@@ -11,7 +11,7 @@ do changes of what is live (`LiveChange`) and moves of entries to another versio
 """
 
 import heapq
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ from workbench.language.advance import (
     required_facts,
     walk,
 )
-from workbench.language.channel import DEFAULT_POLICY, ExternalMessage, RetryPolicy
+from workbench.language.channel import DEFAULT_POLICY, EmailMessage, ExternalMessage, Message, RetryPolicy
 from workbench.language.codec import Json, as_stored, decode
 from workbench.language.contact import (
     ChangeOrder,
@@ -81,13 +81,25 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
         return payload if self.attributes is None or self.source is not None else as_stored(payload)
 
 
+class UnsentMessage(NamedTuple):
+    """A message whose delivery failed. Further attempts send the same text, and it counts from its first one.
+
+    `in_doubt`: an attempt got no answer, so it may have arrived.
+    """
+
+    message: ExternalMessage
+    stored_at: datetime
+    in_doubt: bool = False
+
+
 class SimulatedEntry(msgspec.Struct):
     """One entry on a timeline: the event that started it, its state, and the decisions on it.
 
     An entry that is still open at the end of the timeline has a state that is not terminal. `joined`: the events that
     joined it. `only_joins`: it is dropped, unless it joins another entry; then only that one has a record of it.
     `graph`, `version`: of the version that it runs; the timeline sets them. `failures`: the number of its steps that
-    failed. `contact_id`: the contact that it started for.
+    failed. `contact_id`: the contact that it started for. `unsent`: its message that failed and counts towards a cap.
+    `stored_at`: the times of the first attempts of messages that were tried again, by id.
     """
 
     event: EventRecord
@@ -101,6 +113,8 @@ class SimulatedEntry(msgspec.Struct):
     version: int | None = None
     failures: int = 0
     contact_id: str = ""
+    unsent: UnsentMessage | None = None
+    stored_at: dict[str, datetime] = {}
 
     @property
     def has_entered(self) -> bool:
@@ -110,12 +124,13 @@ class SimulatedEntry(msgspec.Struct):
     @property
     def messages_at(self) -> list[datetime]:
         """The times of its messages that count towards a frequency cap."""
-        return [
-            decision.step.at
+        unsent = [] if self.unsent is None or not counts_towards_cap(self.unsent.message) else [self.unsent.stored_at]
+        return unsent + [
+            self.stored_at.get(effect.id, decision.step.at)
             for decision in self.decisions
             if decision.step is not None
             for effect in decision.effects
-            if counts_towards_cap(effect)
+            if isinstance(effect, Message) and counts_towards_cap(effect)
         ]
 
     @property
@@ -413,6 +428,7 @@ class Timeline(msgspec.Struct):
             if outcome is not None:
                 entry.run = run.to(State.CANCELLED, outcome=outcome)
                 self._open.pop(number)
+                self._give_up(entry)
                 yield Walk(entry, run, self._facts(entry, change.at, None), change.at, [Decision(entry.run)], None)
 
     def _expect_moves(self, entry: SimulatedEntry, since: datetime) -> None:
@@ -522,21 +538,23 @@ class Timeline(msgspec.Struct):
 
     def _process(self, number: int, entry: SimulatedEntry, now: datetime, arrival: LaterEvent | None = None) -> Walk:
         """Advance an entry until it waits or ends."""
-        begun, facts = entry.run.claimed(), self._facts(entry, now, arrival)
+        begun = entry.run.claimed()
         if entry.run.state is State.PENDING and begun.node_id is not None:  # after a pause
             begun = msgspec.structs.replace(begun, resumed=True)
+        facts = self._facts(entry, now, arrival)
         run, after, decisions = begun, facts, []
         try:
-            for decision, facts_after in walk(entry.graph, begun, facts, now):
-                recorded = self._recorded_failure(entry, decision) if self.failures else None
-                if recorded is not None:
-                    assert entry.graph is not None
-                    decisions.append(decide_failure(entry.graph, run, recorded, after, now))
-                    break
+            for decided, facts_after in walk(entry.graph, begun, facts, now):
+                if self.failures:
+                    decision, after = self._as_recorded(entry, run, decided, (after, facts_after), now)
+                else:
+                    decision, after = decided, facts_after
                 if decision.step is not None and decision.step.outcome == "failed":
                     entry.failures += 1
                 decisions.append(decision)
-                run, after = decision.run, facts_after
+                run = decision.run
+                if run.state is not State.RUNNING:  # a delivery failed
+                    break
         except Exception as error:  # noqa: BLE001  as in the engine: a bug in one entry must not stop the others
             self.report_bug(begun.automation_id, error)
             reason = f"internal_error: {type(error).__name__}"
@@ -547,9 +565,13 @@ class Timeline(msgspec.Struct):
         self._wake_followers(facts.contact, now, except_number=number)
         self._join(entry, decisions[-1], now)
         if after.history is not facts.history:
-            self._sent_at += after.history.messages_at[len(facts.history.messages_at) :]
+            for sent_at in after.history.messages_at[len(facts.history.messages_at) :]:
+                insort(self._sent_at, sent_at)  # one that was tried again is older
+        if entry.unsent is not None and begun.node_id == entry.unsent.message.node_id != run.node_id:
+            self._give_up(entry)
         if run.state in TERMINAL:
             self._open.pop(number, None)
+            self._give_up(entry)
         else:
             entry.required = required_facts(entry.graph, run)
             self._open[number] = entry
@@ -557,19 +579,60 @@ class Timeline(msgspec.Struct):
                 heapq.heappush(self._due, (run.due_at, number))
         return Walk(entry, begun, facts, now, decisions, arrival)
 
-    def _recorded_failure(self, entry: SimulatedEntry, decision: Decision) -> Failure | None:
-        """Return the failure of the delivery that a decision depends on, if it is the next that was recorded."""
-        failures = self.failures.get(entry.event.id, ())
-        if entry.failures == len(failures) or not decision.effects:
-            return None
-        (effect, *_), (node_id, failure, next_at) = decision.effects, failures[entry.failures]
-        if not isinstance(effect, ExternalMessage) or effect.node_id != node_id:
-            return None
-        entry.failures += 1
-        assert decision.step is not None
-        if next_at is None:
-            return failure
-        return msgspec.structs.replace(failure, retry_after=next_at - decision.step.at)
+    def _as_recorded(
+        self, entry: SimulatedEntry, run: Run, decision: Decision, facts: tuple[Facts, Facts], now: datetime
+    ) -> tuple[Decision, Facts]:
+        """Return a decision on `run` and the facts after it, with the next failure that was recorded, if it is here.
+
+        `facts`: before and after the decision.
+        """
+        failures, (before, after) = self.failures.get(entry.event.id, ()), facts
+        recorded = failures[entry.failures] if entry.failures < len(failures) else None
+        message = decision.effects[0] if decision.effects else None
+        if isinstance(message, ExternalMessage):
+            if recorded is None or recorded.node_id != message.node_id:
+                if entry.unsent is not None and entry.unsent.message.id == message.id:
+                    decision = msgspec.structs.replace(decision, effects=(entry.unsent.message,))
+                    self._forget_unsent(entry)
+                return decision, after
+            assert entry.graph is not None, "a node sends the message"
+            decision = decide_failure(entry.graph, run, recorded.failure, before, now)
+            after = self._fail(entry, message, recorded.failure, before, now)
+        elif decision.step is None or decision.step.outcome != "failed" or recorded is None:
+            return decision, after
+        if recorded.next_at is not None and decision.run.state is State.RETRYING:
+            # Not after the computed delay: a late engine, or attempts of engines that stopped, have made it another.
+            decision = msgspec.structs.replace(
+                decision, run=msgspec.structs.replace(decision.run, due_at=recorded.next_at)
+            )
+        return decision, after
+
+    def _fail(
+        self, entry: SimulatedEntry, message: ExternalMessage, failure: Failure, facts: Facts, now: datetime
+    ) -> Facts:
+        """Keep a message whose delivery failed, and return the facts after that."""
+        in_doubt = failure.cause == "no_answer"
+        if entry.unsent is None or entry.unsent.message.id != message.id:
+            entry.unsent = UnsentMessage(message, now, in_doubt)
+            entry.stored_at[message.id] = now
+            if counts_towards_cap(message):
+                insort(self._sent_at, now)
+        else:
+            entry.unsent = entry.unsent._replace(in_doubt=in_doubt or entry.unsent.in_doubt)
+        if not isinstance(message, EmailMessage) or failure.cause != "gone":
+            return facts
+        closed = apply_change(facts.contact, ValueChange(now, "suppressed", old=False, new=True))
+        return msgspec.structs.replace(facts, contact=closed)
+
+    def _give_up(self, entry: SimulatedEntry) -> None:
+        """Do not try the message of an entry again that failed; it still counts if it may have arrived."""
+        if entry.unsent is not None and not entry.unsent.in_doubt:
+            self._forget_unsent(entry)
+
+    def _forget_unsent(self, entry: SimulatedEntry) -> None:
+        if entry.unsent is not None and counts_towards_cap(entry.unsent.message):
+            self._sent_at.remove(entry.unsent.stored_at)
+        entry.unsent = None
 
     def _join(self, entry: SimulatedEntry, decision: Decision, now: datetime) -> None:
         """Add the events of an entry to those of the entry that it joins, if that is the decision."""
@@ -613,6 +676,14 @@ class Timeline(msgspec.Struct):
             if required.messages:
                 earlier, sent_at, since = self.past.messages_at, self._sent_at, now - required.messages
                 messages_at = (*earlier[bisect_right(earlier, since) :], *sent_at[bisect_right(sent_at, since) :])
+                unsent = entry.unsent
+                if (
+                    unsent is not None
+                    and unsent.message.node_id == entry.run.node_id
+                    and unsent.stored_at in messages_at
+                ):
+                    own = messages_at.index(unsent.stored_at)  # it does not count for itself
+                    messages_at = (*messages_at[:own], *messages_at[own + 1 :])
                 if self.other_messages:
                     messages_at += self._other_messages_at(entry, since, now, arrival)
             past = self.past
@@ -646,6 +717,7 @@ class Timeline(msgspec.Struct):
             later_events=later_events,
             joined=tuple(entry.joined) if required.collecting else None,
             at=event.at,
+            stored_at=entry.stored_at,
         )
 
     def _other_messages_at(
