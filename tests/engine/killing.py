@@ -8,8 +8,8 @@ import signal
 import traceback
 import warnings
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
@@ -54,6 +54,15 @@ class KilledClaim(msgspec.Struct, frozen=True):
     token: int
 
 
+class Delay(NamedTuple):
+    """The time in which no entry of a contact was decided, because an engine was killed. Both ends are included."""
+
+    entry_id: str
+    contact_id: str
+    since: datetime
+    until: datetime
+
+
 class KilledEngines:
     """Engines that drive the entries of a bench, some of which are killed; the lease of their claims has to expire."""
 
@@ -64,6 +73,7 @@ class KilledEngines:
         self._kills = list(kills)
         self.killed = 0
         self.killed_claims: set[KilledClaim] = set()
+        self.delays: list[Delay] = []
 
     async def next_due(self) -> timedelta:
         """Return at which time of the clock an entry is due or its lease expires; `timedelta.max`: never."""
@@ -83,8 +93,12 @@ class KilledEngines:
             # Postgres rolls back once it sees that the socket is closed.
             while await bench.fetch(_SESSIONS, f"%{KILLED_ENGINE}"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            claims = await bench.fetch("SELECT id, step, lease_token FROM entries WHERE state = 'running'")
-            self.killed_claims |= {KilledClaim(*claim) for claim in claims}
+            claims = await bench.fetch(
+                "SELECT id, step, lease_token, id::text, contact_id::text, lease_until FROM entries"
+                " WHERE state = 'running'"
+            )
+            self.killed_claims |= {KilledClaim(*claim[:3]) for claim in claims}
+            self.delays += [Delay(*claim[3:5], bench.clock.now(), claim[5]) for claim in claims]
         await bench.drive_once()
 
     def own_attempt(self, entry_id: str, step: int, token: int, attempt: int) -> int:

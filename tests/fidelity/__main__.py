@@ -20,6 +20,7 @@ from typing import Any
 
 from api.embedded import Server
 from api.store.migrate import migrate
+from tests.fidelity.compare import LEFT_OUT
 from tests.fidelity.machine import parts_of, seed_of, work
 from tests.servers import create_database, database_dsn, drop_database, open_server
 
@@ -53,11 +54,18 @@ def main() -> int:
             if not is_complete:
                 worker.terminate()
             worker.join()
+    reductions, not_run = counts.pop("reductions", 0), arguments.cases - counts["cases"]
     _say(
-        f"seed {seed}: compared {counts['cases']:,} cases, {failures} differences"
-        + ("" if is_complete else ", stopped")
+        f"seed {seed}: compared {counts.pop('cases', 0):,} cases, {failures} differences"
+        + (f"; {reductions:,} further worlds to reduce them" if reductions else "")
+        + (f"; {not_run:,} cases were not run" if not_run else "")
+        + ("" if is_complete else "; stopped")
     )
-    _say(", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()) if name != "cases"))
+    left_out = {name: count for name, count in sorted(counts.items()) if name.startswith(LEFT_OUT)}
+    _say(", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()) if name not in left_out))
+    _say("Not compared, by limit (tests/fidelity/limits.py):")
+    for name, count in left_out.items():
+        _say(f"  {name.removeprefix(LEFT_OUT)}: {count:,}")
     return 1 if failures or not is_complete else 0
 
 

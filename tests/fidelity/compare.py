@@ -7,11 +7,12 @@ events at the end.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 from api.automations import trial
 from api.automations.trial import PreparedTrial, Trial, TrialContext
@@ -19,17 +20,23 @@ from api.contacts import explain
 from api.contacts.explain import ExplainBody, ExplainedView, ExplainReader
 from tests.engine.killing import RETRIES
 from tests.fidelity import limits
-from tests.fidelity.stage import Observer, PlayedEvent, PlayedWorld, Stage, StartedEntry, patched
-from tests.fidelity.worlds import PERIOD, SentEvent, World
+from tests.fidelity.stage import Observer, PlayedEvent, PlayedWorld, Stage, StartedEntry, described_log, patched
+from tests.fidelity.worlds import AWAITED_LOG, LOGS, PERIOD, SentEvent, Transfer, World
+from workbench.backtest import simulate_bucket
 from workbench.backtest.result import BacktestLabel
 from workbench.backtest.run import BacktestRequest, run
 from workbench.backtest.simulate_bucket import AutomationPayload, LivePayload
+from workbench.language.channel import Message
 from workbench.language.codec import encode
 from workbench.language.event import Event, read_event
 from workbench.language.explain import ExplanationView
+from workbench.language.problem import Problems
 from workbench.language.run import TERMINAL, State, Step
-from workbench.language.simulate import ScheduledEvent, SimulationInput, Trace, simulate
+from workbench.language.simulate import ScheduledEvent, SimulationInput, Trace, backtest, simulate
+from workbench.language.timeline import SimulatedEntry
+from workbench.language.trigger import read_later_event
 
+LEFT_OUT = "left out: "
 MICROSECOND = timedelta(microseconds=1)
 REASONS = {"reentry": "reentry", "loop_guard": "loop_guard", "holdout": "held_out", "joined": "joined"}
 
@@ -44,6 +51,7 @@ class Interpreters(Observer):
     async def before(self, stage: Stage, played: PlayedWorld, event: PlayedEvent) -> None:
         world, bench = played.world, stage.bench
         later = tuple(later_events(world, event).values())
+        event.behind = await stage.behind() if world.lags else frozenset()
         context = TrialContext(bench.org_id, stage.show, RETRIES)
         reader = ExplainReader(stage.author, stage.show)
         for number, (automation, automation_id) in enumerate(
@@ -66,11 +74,21 @@ def later_events(world: World, event: PlayedEvent) -> dict[int, ScheduledEvent]:
     """Return the events of the world that come after one, by their positions."""
     scheduled = {}
     for position, action in enumerate(world.actions):
-        if isinstance(action, SentEvent) and position > event.position:
-            later = read_event(encode(action.body), 0)
+        if isinstance(action, SentEvent | Transfer) and position > event.position:
+            later = (
+                read_event(encode(action.body), 0) if isinstance(action, SentEvent) else _awaited_log(world, position)
+            )
             assert isinstance(later, Event), later
             scheduled[position] = ScheduledEvent(world.begin + timedelta(seconds=action.at) - event.at, later)
     return scheduled
+
+
+def _awaited_log(world: World, position: int) -> Event | Problems:
+    """Return a transfer as the event that entries wait for."""
+    log = described_log(position, world.contacts[0].identifiers["walletAddress"].lower())
+    location = {name: log[name] for name in ("txHash", "logIndex", "blockNumber")}
+    payload = {"chainId": LOGS["chainId"], "contract": LOGS["contract"]} | location | log["args"]
+    return read_later_event({"event": AWAITED_LOG, "payload": payload}, 0)
 
 
 async def check(stage: Stage, world: World) -> Counter[str]:
@@ -104,7 +122,7 @@ class Comparison:
     def is_left_out(self, limit: Callable[..., bool], *case: Any) -> bool:
         """Return whether a limit applies to a case; count it if so."""
         applies = limit(self._played, *case)
-        self.counts[f"left out: {limit.__name__}"] += applies
+        self.counts[f"{LEFT_OUT}{limit.__name__}"] += applies
         return applies
 
     def compare_dry_runs(self) -> None:
@@ -139,16 +157,23 @@ class Comparison:
             or self.is_left_out(limits.others_come_first, entry)
         ):
             return
+        is_cut, known_steps = self.is_left_out(limits.delivery_failed, entry), limits.steps_before_failure(entry)
         if (
-            self.is_left_out(limits.others_interfere, entry)
+            self.is_left_out(limits.was_late, entry)
+            or self.is_left_out(limits.others_interfere, entry)
             or self.is_left_out(limits.is_disturbed, entry)
             or self.is_left_out(limits.was_paused, entry)
             or self.is_left_out(limits.is_erased, entry)
         ):
-            recorded = [step for step in entry.steps if step[4] <= event.at]
-            self.expect("trial of one moment", steps_of(simulated.steps), recorded, where)
+            known = [step for step in entry.steps[:known_steps] if step[-1] <= event.at]
+            steps = steps_of(simulated.steps, without_causes=entry.contact_id in played.erased)
+            self.expect("trial of one moment", steps[: len(known)] if is_cut else steps, known, where)
             return
         simulated = simulate_as_entry(played, event, prepared, entry, played.world.begin + PERIOD - MICROSECOND)
+        if is_cut:
+            steps = steps_of(simulated.steps)[:known_steps]
+            self.expect("trial before a failure", steps, entry.steps[:known_steps], where)
+            return
         self.expect("trial", steps_of(simulated.steps), entry.steps, where)
         texts = sorted((sent.node_id, sent.body.replace(entry.id, entry.event_id)) for sent in simulated.messages)
         self.expect("trial: messages", texts, entry.texts, where)
@@ -199,7 +224,8 @@ class Comparison:
                 if entry.automation_id == played.automation_ids[number]
                 and not self.is_left_out(limits.is_erased, entry)
             ]
-            if own and not any(self.is_left_out(limits.lost_values, entry) for entry in own):
+            unknowable = limits.lost_values, limits.was_late, limits.closing_is_unknown, limits.counted_before
+            if own and not any(self.is_left_out(limit, entry) for entry in own for limit in unknowable):
                 await self._compare_backtest(number, own)
 
     async def _compare_backtest(self, number: int, recorded: list[StartedEntry]) -> None:
@@ -210,19 +236,27 @@ class Comparison:
         request = BacktestRequest({"since": world.begin, "until": world.begin + PERIOD}, processes=0)
         label = BacktestLabel("a", saved=True)
         versions = played.versions.get(number)
+        if versions is None and world.answers:  # a draft's deliveries succeed
+            versions = [self._stage.first_version(played, number)]
         live = (
             None if versions is None else LivePayload(tuple(versions), tuple(played.activations[automation_id]), "live")
         )
         read_live = None if live is None else lambda: live
         arguments = self._stage.connection, label, (payload,), automation_id, request, read_live
-        result = await asyncio.to_thread(run, *arguments)
+        simulated: list[SimulatedEntry] = []
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(simulate_bucket, "backtest", recording(simulated))
+            result = await asyncio.to_thread(run, *arguments)
         if live is not None:
             self.expect("backtest: differences", result.differences().rows(), [], where)
         steps: dict[str, list[tuple[Any, ...]]] = {}
         for row in result.frame().iter_rows(named=True):
-            steps.setdefault(row["entry"], []).append((row["node"], row["outcome"], row["handle"], row["at"]))
-        taken = {entry.event_id: [(*step[:3], step[4]) for step in entry.steps] for entry in recorded if entry.steps}
+            step = row["node"], row["outcome"], row["handle"], row["reason"], row["at"]
+            steps.setdefault(row["entry"], []).append(step)
+        taken = {entry.event_id: [(*step[:4], step[-1]) for step in entry.steps] for entry in recorded if entry.steps}
         self.expect("backtest", steps, taken, where)
+        texts = {entry.event.id: texts_of(entry) for entry in simulated}
+        self.expect("backtest: texts", texts, {entry.event_id: entry.texts for entry in recorded}, where)
         ends = {
             (row["entry"], row["state"], row["outcome"], row["node"]) for row in result.entries().iter_rows(named=True)
         }
@@ -255,8 +289,39 @@ def simulate_as_entry(
     return simulate(prepared.automation, prepared.event, contact, event.at, circumstances)
 
 
-def steps_of(steps: Iterable[Step]) -> list[tuple[Any, ...]]:
-    return [(step.node_id, step.outcome, step.handle, step.attempt, step.at) for step in steps]
+def steps_of(steps: Iterable[Step], *, without_causes: bool = False) -> list[tuple[Any, ...]]:
+    """Return steps as those of a `StartedEntry`; `without_causes`: its contact was erased, which deletes them."""
+    return [
+        (
+            step.node_id,
+            step.outcome,
+            step.handle,
+            None if without_causes else step.detail.get("cause"),
+            step.attempt,
+            step.at,
+        )
+        for step in steps
+    ]
+
+
+def texts_of(entry: SimulatedEntry) -> list[tuple[str, str]]:
+    """Return the node and the text of each message of an entry."""
+    effects = [effect for decision in entry.decisions for effect in decision.effects]
+    return sorted((effect.node_id, effect.body) for effect in effects if isinstance(effect, Message))
+
+
+def recording(simulated: list[SimulatedEntry]) -> Callable[..., Iterator[SimulatedEntry]]:
+    """Return the function that simulates the entries of a contact; it adds them to a list.
+
+    The tables of a backtest have no texts, except the first one of each step.
+    """
+
+    def backtest_and_record(*arguments: Any) -> Iterator[SimulatedEntry]:
+        for entry in backtest(*arguments):
+            simulated.append(entry)
+            yield entry
+
+    return backtest_and_record
 
 
 def ends_of(entries: Iterable[StartedEntry]) -> set[tuple[Any, ...]]:

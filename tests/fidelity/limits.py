@@ -2,24 +2,50 @@
 
 Each limit has its reason. To lift one, delete it here and where it is used. `worlds` draws around more:
 
-- While engines are late or killed, caps, quiet hours and retries follow the real time, and decisions see the contact of
-  then (docs/automation-language.md, Moments). Such worlds have one contact, which nothing changes but its entries.
+- While engines run only at the end, caps, quiet hours and retries follow the real time, and decisions see the contact
+  of then (docs/automation-language.md, Moments). Such worlds have one contact, which nothing changes but its entries.
 - In a backtest of a draft, imported events start entries: no world has imports and a trigger for every event.
 - A trial names the kind of a start only: one automation has a schedule, and one starts by a broadcast.
 - A broadcast needs an automation that is live: no automation with starts is paused.
-- Every delivery is accepted, and no event is a log of a chain or a click.
+- No delivery is put off because the endpoint is busy, and no event is a log of a chain or a click.
 """
 
+from datetime import datetime
+from typing import Any
+
 from tests.fidelity.stage import PlayedEvent, PlayedWorld, StartedEntry
+from workbench.language.codec import encode
+from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.explain import was_active_at
 from workbench.language.run import JOINED
 
 
-def engine_was_behind(played: PlayedWorld, event: PlayedEvent) -> bool:
+def engine_was_behind(_: PlayedWorld, event: PlayedEvent) -> bool:
     """A trial and an explanation read what is stored, also if an engine that lags has yet to do what came before."""
-    return played.world.lags and any(
-        other.contact_id == event.contact_id and other.position < event.position for other in played.events
-    )
+    return event.contact_id in event.behind
+
+
+def was_late(played: PlayedWorld, entry: StartedEntry) -> bool:
+    """After an engine was killed, another one decides with the contact of then, and some things follow the real time.
+
+    These are caps, quiet hours and retries (docs/automation-language.md, Moments). The entry is compared if it has none
+    of them, and if nothing changed the contact or the automation in between.
+    """
+    changes = [
+        *played.disturbed.get(entry.contact_id, ()),
+        *played.changed.get(entry.contact_id, ()),
+        *(change.at for change in played.activations[entry.automation_id]),
+    ]
+    follows_time = any(graph["settings"].keys() & {"frequencyCap", "quietHours"} for graph in _graphs(played, entry))
+    contact_of = {other.id: other.contact_id for other in played.entries}
+    for delay in played.delays:
+        if entry.contact_id in (delay.contact_id, contact_of.get(delay.entry_id)) and delay.since <= entry.last_at:
+            is_open = delay.until >= entry.created_at
+            if follows_time or (is_open and any(delay.since < at <= delay.until for at in changes)):
+                return True
+            if is_open and any(step[1] == "failed" for step in entry.steps):
+                return True
+    return False
 
 
 def follows_changes(played: PlayedWorld, event: PlayedEvent) -> bool:
@@ -38,12 +64,18 @@ def others_come_first(played: PlayedWorld, entry: StartedEntry) -> bool:
     Those are the entries that it wakes, and those that it starts of older automations.
     """
     order = {automation_id: number for number, automation_id in enumerate(played.automation_ids)}
+    rules = '"reentry"', '"send_webhook"'  # the loop guard is for webhooks
+    admits = not any(word in text for text in _texts(played, entry) for word in rules)
     return any(
-        other.contact_id == entry.contact_id
-        and any(step[4] == entry.created_at for step in other.steps)
-        and (other.created_at, other.event_id, order[other.automation_id])
+        (other.created_at, other.event_id, order[other.automation_id])
         < (entry.created_at, entry.event_id, order[entry.automation_id])
+        and any(step[-1] == entry.created_at for step in other.steps)
+        and (
+            (other.automation_id == entry.automation_id and not admits)
+            or _affects(played, other, entry, entry.created_at)
+        )
         for other in played.entries
+        if other.contact_id == entry.contact_id
     )
 
 
@@ -52,11 +84,60 @@ def others_interfere(played: PlayedWorld, entry: StartedEntry) -> bool:
     return any(
         other.id != entry.id
         and other.contact_id == entry.contact_id
-        and not (other.state == "cancelled" and len(other.steps) < 2)
         and other.created_at <= entry.last_at
         and other.last_at >= entry.created_at
+        and _affects(played, other, entry, entry.last_at)
         for other in played.entries
     )
+
+
+# What an automation has in its graph, or settings, if it depends on tags, attributes and the time zone of the contact
+_READERS = "contact", "Attribute", '"attribute"', '"locales"', '"quietHours"', '"per"', '"time"', '"until"', "_tag"
+
+
+def _affects(played: PlayedWorld, other: StartedEntry, entry: StartedEntry, until: datetime) -> bool:
+    """Return whether another entry does something from the moment of an entry `until` another one that it depends on.
+
+    That are changes of the contact, messages that count towards its cap, an address that a delivery closes, and events
+    that it collects.
+    """
+    texts = _texts(played, entry)
+
+    def depends(*words: str) -> bool:
+        return any(word in text for text in texts for word in words)
+
+    if other.automation_id == entry.automation_id and depends('"collect"'):
+        return not (other.state == "cancelled" and len(other.steps) < 2)  # one that joins is an event of the trial
+    for step, kind in zip(other.steps, other.kinds, strict=True):
+        if entry.created_at <= step[-1] <= until and (
+            (kind in ("add_tag", "remove_tag", "update_contact") and depends(*_READERS))
+            or (kind in ("send_inapp", "send_email", "send_via") and depends('"frequencyCap"'))
+            or (kind == "send_email" and step[3] == "gone" and depends('"send_email"'))
+        ):
+            return True
+    return False
+
+
+def _graphs(played: PlayedWorld, entry: StartedEntry) -> list[dict[str, Any]]:
+    """Return the graphs of all versions of the entry's automation."""
+    number = played.automation_ids.index(entry.automation_id)
+    later = [version.automation.graph for version in played.versions.get(number, ())]
+    return [played.graphs[number], *later]
+
+
+def _texts(played: PlayedWorld, entry: StartedEntry) -> list[str]:
+    return [encode(graph).decode() for graph in _graphs(played, entry)]
+
+
+def delivery_failed(_: PlayedWorld, entry: StartedEntry) -> bool:
+    """A trial assumes that every delivery succeeds: it knows the steps before the first one that failed."""
+    return steps_before_failure(entry) < len(entry.steps)
+
+
+def steps_before_failure(entry: StartedEntry) -> int:
+    """Return the number of steps before the first failed delivery."""
+    failed = (number for number, step in enumerate(entry.steps) if step[1] == "failed" and step[3] in DELIVERY_ERRORS)
+    return next(failed, len(entry.steps))
 
 
 def is_disturbed(played: PlayedWorld, entry: StartedEntry) -> bool:
@@ -85,6 +166,19 @@ def is_erased(played: PlayedWorld, entry: StartedEntry) -> bool:
 def lost_values(played: PlayedWorld, entry: StartedEntry) -> bool:
     """An erasure deletes what other contacts had from the erased one while they were merged with it."""
     return entry.contact_id in played.merged_with_erased
+
+
+def closing_is_unknown(played: PlayedWorld, entry: StartedEntry) -> bool:
+    """The history has neither which addresses were opened again, nor whose one was that moved after it was closed."""
+    return played.reopened or (played.closed and entry.contact_id in played.moved)
+
+
+def counted_before(played: PlayedWorld, entry: StartedEntry) -> bool:
+    """A backtest knows the latest status of a message only: not how long it counted towards a cap."""
+    return any("frequencyCap" in graph["settings"] for graph in _graphs(played, entry)) and any(
+        contact_id == entry.contact_id and (bounced or automation_id != entry.automation_id)
+        for contact_id, automation_id, bounced in played.uncounted
+    )
 
 
 def joins_later(_: PlayedWorld, entry: StartedEntry) -> bool:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from api import settings as api_settings
 from api.app import create_app
 from api.auth import keys
-from api.auth.key_format import choose
+from api.auth.key_format import WORKBENCH, choose
 from api.auth.keys import KeySpec
 from api.channels.outgoing import open_transports
 from api.clock import Clock, token
@@ -49,7 +49,7 @@ async def open_stage(dsn: str) -> AsyncIterator[Stage]:
             for job in app.ctx.jobs:  # they go by the real time, and would complete moves and erasures of the world
                 job.cancel()
             bench = StageBench(database, org_id, transports, connection)
-            spec = KeySpec(org_id, name, "workbench", choose("workbench", None), "")
+            spec = KeySpec(org_id, name, "workbench", choose("workbench", WORKBENCH), "")
             async with database.transaction() as tx:
                 key, _ = await keys.issue(tx, bench.keyring, spec, Clock().now())
             stage = Stage(bench, Connection(f"http://127.0.0.1:{port}", key))
@@ -68,8 +68,12 @@ class FailedWorldError(AssertionError):
 
 
 def run_cases(dsn: str, number: int, cases: int, report: Callable[[Counter[str]], None] = lambda _: None) -> None:
-    """Compare `cases` worlds that a seed draws; `report` gets the counts of each. Raises FailedWorldError."""
+    """Compare `cases` worlds that a seed draws; `report` gets the counts of each. Raises FailedWorldError.
+
+    After a difference, further worlds are tried to reduce it, which are counted as `reductions`.
+    """
     latest: list[World] = []
+    is_reducing = False
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         context = open_stage(dsn)
         stage = runner.run(context.__aenter__())
@@ -87,8 +91,16 @@ def run_cases(dsn: str, number: int, cases: int, report: Callable[[Counter[str]]
         )
         @given(world=worlds())
         def compare(world: World) -> None:
+            nonlocal is_reducing
             latest[:] = [world]
-            report(runner.run(check(stage, world)))
+            kind = "reductions" if is_reducing else "cases"
+            try:
+                counts = runner.run(check(stage, world))
+            except Exception:
+                is_reducing = True
+                report(Counter({kind: 1}))
+                raise
+            report(Counter({kind: 1}) if is_reducing else counts + Counter(cases=1))
 
         try:
             compare()
@@ -104,7 +116,7 @@ def work(dsn: str, parts: list[tuple[int, int]], results: "Queue[Any]") -> None:
     logging.disable(logging.WARNING)  # leases of killed engines expire
     for number, cases in parts:
         try:
-            run_cases(dsn, number, cases, lambda counts: results.put(counts + Counter(cases=1)))
+            run_cases(dsn, number, cases, results.put)
         except FailedWorldError as failure:
             results.put(str(failure))
     results.put(None)

@@ -5,7 +5,8 @@ depend on them: a world is played in the same way each time.
 """
 
 import random
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,9 +19,12 @@ from api.automations import moves
 from api.automations.automations import Author, Refusal
 from api.automations.pins import pin
 from api.automations.trial import PreparedTrial
+from api.channels.bounce import Bounce
+from api.channels.outcome import Delivery, Failed, Outcome, Retry, Sent, Unknown
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us, uuid7
 from api.contacts import contacts, erase, merge, preferences
+from api.contacts.bounces import record_bounce
 from api.crypto import EmailDisplay
 from api.engine import facts
 from api.ingest.match import Triggers
@@ -33,14 +37,17 @@ from api.store.broadcasts import BroadcastRow
 from api.store.contacts import find_contact_state, find_contact_states, list_activation_changes
 from api.store.database import Database, Transaction
 from api.store.query import run
-from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock
-from tests.engine.killing import KilledEngines
+from tests.chain.pages import Chain, transfer
+from tests.engine.conftest import EngineBench, ManualClock
+from tests.engine.killing import Delay, KilledEngines
 from tests.engine.moving import edit, plan_move, services
 from tests.engine.pausing import pause, resume
 from tests.fidelity.worlds import (
+    LOGS,
     PERIOD,
     SEGMENT,
     Action,
+    Answer,
     Automation,
     Change,
     Erasure,
@@ -49,10 +56,12 @@ from tests.fidelity.worlds import (
     MoveBack,
     Pause,
     Publication,
+    Report,
     Resume,
     SegmentMove,
     SentBroadcast,
     SentEvent,
+    Transfer,
     Undo,
     World,
 )
@@ -66,6 +75,7 @@ from workbench.language.cron import Cron
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.explain import ExplanationView
 from workbench.language.live import ActivationChange
+from workbench.language.onchain import ZERO_ADDRESS, log_sample
 from workbench.language.run import TERMINAL, State
 from workbench.language.simulate import EARLIEST
 from workbench.language.starts import SegmentChange, StartSource, StartType
@@ -78,12 +88,13 @@ TABLES = (
     "entry_moves", "moves", "schedules", "entry_steps", "entry_transitions", "message_outcomes", "messages", "entries",
     "starts", "broadcasts", "events", "idempotency_keys", "idempotency_mismatches", "dry_runs", "identity_conflicts",
     "identities", "consents", "suppressions", "segment_members", "contact_changes", "contact_merges", "erasures",
-    "erased_wallets", "contacts", "audit_log", "automation_versions", "automations", "late_events",
+    "erased_wallets", "closed_endpoints", "onchain_events", "chain_watches", "unknown_wallet_counts", "contacts",
+    "audit_log", "automation_versions", "automations", "late_events",
 )  # fmt: skip
 
 
 class StartedEntry(msgspec.Struct, frozen=True):
-    """An entry of the engine, and its steps as (node, outcome, handle, attempt, at), and sent texts by node."""
+    """An entry of the engine: its steps as (node, outcome, handle, cause, attempt, at), their kinds, texts by node."""
 
     id: str
     automation_id: str
@@ -94,6 +105,7 @@ class StartedEntry(msgspec.Struct, frozen=True):
     outcome: str | None
     node_id: str | None
     steps: list[tuple[Any, ...]]
+    kinds: list[str]
     texts: list[tuple[str, str]]
 
     @property
@@ -101,14 +113,15 @@ class StartedEntry(msgspec.Struct, frozen=True):
         """When it ended; the last moment of all if it is open."""
         if State(self.state) not in TERMINAL:
             return datetime.max.replace(tzinfo=UTC)
-        return max((step[4] for step in self.steps), default=self.created_at)
+        return max((step[-1] for step in self.steps), default=self.created_at)
 
 
 class PlayedEvent(msgspec.Struct):
     """An event or a start, its id, and what others said about it just before.
 
     `described`: as a simulation takes it. `position`: in the actions of the world; a run of a schedule is between two.
-    `matched`: how many automations a dry run would start; None: of a start. `trials`, `explanations`: by the position
+    `matched`: how many automations a dry run would start; None: of a start. `behind`: the contacts with entries that
+    were due, but not decided yet. `trials`, `explanations`: by the position
     of the automation.
     """
 
@@ -116,6 +129,7 @@ class PlayedEvent(msgspec.Struct):
     at: datetime
     position: float
     matched: int | None = None
+    behind: frozenset[str] = frozenset()
     trials: dict[int, PreparedTrial] = {}
     explanations: dict[int, ExplanationView] = {}
     id: str = ""
@@ -137,6 +151,13 @@ class PlayedWorld(msgspec.Struct):
     erased: set[str] = set()
     merged_with_erased: set[str] = set()  # also if the merge was undone
     disturbed: dict[str, list[datetime]] = {}  # by contact: when something other than its events changed it
+    changed: dict[str, list[datetime]] = {}  # by contact: when its events changed it
+    delays: list[Delay] = []
+    moved: set[str] = set()  # contacts whose identifiers moved to another contact, or came from one
+    closed: bool = False  # a delivery or a report closed an address
+    reopened: bool = False
+    # Messages that count towards a cap no more, or that may have arrived: contact, automation, whether it bounced
+    uncounted: list[tuple[str, str, bool]] = []
 
 
 class ScheduledRun(msgspec.Struct, frozen=True):
@@ -144,6 +165,28 @@ class ScheduledRun(msgspec.Struct, frozen=True):
 
     at: int
     to_segment: bool
+
+
+OUTCOMES: dict[Answer, Outcome] = {
+    "sent": Sent(),
+    "refused": Retry("refused"),
+    "later": Retry("refused", 3_600),
+    "no_answer": Unknown("no_answer"),
+    "gone": Failed("gone"),
+}
+
+
+class AnsweringTransport:
+    """A transport that gives the deliveries to each contact these answers, and accepts those after them."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._answers: defaultdict[str | None, Iterator[Answer]] = defaultdict(lambda: iter(answers))
+
+    async def send(self, delivery: Delivery, *_: Any) -> Outcome:
+        return OUTCOMES[next(self._answers[delivery.contact_id], "sent")]
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 class SeededBits:
@@ -200,7 +243,7 @@ class Stage:
 
     async def clear(self) -> None:
         deletes = "; ".join(f"DELETE FROM {table} WHERE org_id = {self.bench.org_id}" for table in TABLES)
-        await self.bench.execute(deletes)
+        await self.bench.execute(f"{deletes}; DELETE FROM chain_blocks; DELETE FROM chains")
 
     async def play(self, world: World, observer: "Observer") -> PlayedWorld:
         """Play a world on an empty organization; return what happened."""
@@ -208,7 +251,7 @@ class Stage:
         await self.clear()
         bench.clock = clock = ManualClock()
         clock.ahead = world.begin - from_us(0)
-        transport: Any = AcceptingTransport()
+        transport: Any = AnsweringTransport(world.answers)
         bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
         engines = KilledEngines(bench, world.kills)
         await bench.execute("UPDATE organizations SET timezone = %s WHERE id = %s", world.zone, bench.org_id)
@@ -226,13 +269,25 @@ class Stage:
                 )
                 if contact.member:
                     await bench.change_member(SEGMENT, contact_id, enters=True)
+        if any(isinstance(action, Transfer) for action in world.actions):  # also logs that no automation starts from
+            names = "chainId", "contract", "signature", "walletArg"
+            await bench.execute(
+                "INSERT INTO chain_watches VALUES (%s, %s, %s, %s, %s, now())",
+                bench.org_id,
+                *(LOGS[name] for name in names),
+            )
         for automation in world.automations:
             clock.ahead += timedelta(seconds=1)
             played.automation_ids.append(await self._publish(automation, played))
         clock.ahead = world.begin - from_us(0)
         await self._play_actions(played, engines, observer)
-        played.killed = engines.killed
+        played.killed, played.delays = engines.killed, engines.delays
         played.entries = await self._entries(engines)
+        played.closed = await self._has_closed()
+        played.uncounted = await bench.fetch(
+            "SELECT contact_id::text, automation_id::text, feedback IS NOT DISTINCT FROM 'bounced' FROM messages"
+            " WHERE status = 'failed' OR status = 'skipped' AND body IS NOT NULL OR feedback = 'bounced'"
+        )
         async with bench.database.transaction() as tx:
             for automation_id in played.automation_ids:
                 played.activations[automation_id] = await list_activation_changes(tx, bench.org_id, automation_id)
@@ -297,6 +352,10 @@ class Stage:
         for key, owner in owners.items():
             if now_owned[key] != owner:  # an identifier that moved
                 self._disturb(played, owner, now_owned[key])
+                played.moved |= {owner, now_owned[key]}
+        changed = [event.contact_id for event in events if event.described["attributes"]]
+        for contact_id in {*changed, *(owner for key, owner in now_owned.items() if key not in owners)}:
+            played.changed.setdefault(contact_id, []).append(bench.clock.now())
         played.events += events
 
     async def _perform(
@@ -317,6 +376,7 @@ class Stage:
                     merged = await merge.merge(bench.database, self.author, merge.Pair(kept, gone), self.show)
                     assert not isinstance(merged, Refusal) or merged.reason == "conflict", merged
                     self._disturb(played, kept, gone)
+                    played.moved |= {kept, gone}
                     await self._settle()
             case Import():
                 await self._import(action, played)
@@ -328,6 +388,7 @@ class Stage:
                     undone = await merge.undo(bench.database, self.author, merge_id)
                     if isinstance(undone, merge.UndoneView):
                         self._disturb(played, undone.keep, undone.absorbed)
+                        played.moved |= {undone.keep, undone.absorbed}
                         await self._settle()
             case Erasure():
                 contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
@@ -344,14 +405,20 @@ class Stage:
                 await self._move_back(action, played)
             case Pause(automation=number):
                 await pause(bench, played.automation_ids[number])
-                played.versions.setdefault(number, [self._first_version(played, number)])
+                played.versions.setdefault(number, [self.first_version(played, number)])
             case Resume(automation=number, cancel_overdue=cancel_overdue):
                 await resume(bench, played.automation_ids[number], cancel_overdue=cancel_overdue)
+            case Transfer():
+                await self._transfer(action, position, played, observer)
+            case Report():
+                await self._report(action, position, played)
             case ScheduledRun():
                 await self._run_schedule(action, position - 0.5, played, observer)
             case Change():
                 contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
                 if contact_id is not None:
+                    if action.channels.get("email"):
+                        played.reopened = played.reopened or await self._has_closed()
                     await self._change(contact_id, action.added, action.removed, action.topics, action.channels)
                     self._disturb(played, contact_id)
             case SegmentMove():
@@ -374,6 +441,59 @@ class Stage:
         assert contact_id is not None
         self._disturb(played, contact_id)
 
+    async def _transfer(self, action: Transfer, position: int, played: PlayedWorld, observer: "Observer") -> None:
+        """Store a block with a log about a contact that has a wallet, as the follower of the chain does."""
+        bench = self.bench
+        contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
+        wallet = None if contact_id is None else (await self.contact(contact_id)).identifiers.wallet
+        if contact_id is None or wallet is None:
+            return
+        chain: Any = await Chain.of(bench)  # type: ignore[arg-type]
+        log = transfer(position + 1, wallet, bench.clock.now())
+        event = PlayedEvent(described_log(position, wallet), bench.clock.now(), position, contact_id=contact_id)
+        await observer.before(self, played, event)
+        await chain.store(position + 1, log)
+        rows = await bench.fetch("SELECT id::text FROM onchain_events WHERE created_at = %s", bench.clock.now())
+        for (event.id,) in rows:  # none, if nothing watches the contract
+            played.events.append(event)
+
+    async def _report(self, action: Report, position: int, played: PlayedWorld) -> None:
+        """Record the report of a mail server about a contact that has an email address, and the event that it is."""
+        bench = self.bench
+        contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
+        if contact_id is None:
+            return
+        address, message_id = (await self.contact(contact_id)).identifiers.email, None
+        rows = await bench.fetch(
+            "SELECT recipient, id::text FROM messages WHERE contact_id = %s AND channel = 'email'"
+            " AND status IN ('sent', 'unknown', 'failed') ORDER BY created_at DESC, id LIMIT 1",
+            contact_id,
+        )
+        for recipient, message_id in rows:  # noqa: B007
+            address = self.show.keys.open_email(recipient)
+        if address is None:
+            return
+        bounce = Bounce(
+            org_id=bench.org_id,
+            feedback="complained" if action.kind == "complained" else "bounced",
+            address_digests=self.show.keys.digests("email", address),
+            message_id=message_id,
+            address=address,
+            status="4.2.2" if action.kind == "delayed" else None,
+        )
+        await record_bounce(bench.database, bench.keyring, bench.clock, bounce)
+        owner = await self._find_contact({"email": address})
+        self._disturb(played, contact_id, *(() if owner is None else (owner,)))
+        rows = await bench.fetch(
+            "SELECT id::text, contact_id::text, event FROM events WHERE org_id = %s AND created_at = %s",
+            bench.org_id,
+            bench.clock.now(),
+        )
+        for event_id, owner_id, name in rows:
+            self._disturb(played, owner_id)
+            event = PlayedEvent({"event": name}, bench.clock.now(), position, id=event_id, contact_id=owner_id)
+            played.events.append(event)
+
     async def _settle(self) -> None:
         """Let the job run that comes a minute after a merge or its undo."""
         bench = self.bench
@@ -391,7 +511,7 @@ class Stage:
             return
         await moves.complete(services(bench), bench.org_id, automation_id, planned)
         await self._disturb_moved(played)
-        first = self._first_version(played, action.automation)
+        first = self.first_version(played, action.automation)
         played.versions[action.automation] = [first]
         rows = await bench.fetch(
             "SELECT published_at, version, graph::text FROM automation_versions"
@@ -403,7 +523,7 @@ class Stage:
             played.versions[action.automation].append(VersionPayload(at, version, payload))
 
     @staticmethod
-    def _first_version(played: PlayedWorld, number: int) -> VersionPayload:
+    def first_version(played: PlayedWorld, number: int) -> VersionPayload:
         trigger = played.world.automations[number].trigger
         return VersionPayload(
             EARLIEST, 1, AutomationPayload(played.automation_ids[number], trigger, played.graphs[number])
@@ -515,6 +635,19 @@ class Stage:
             contact = await find_contact_state(tx, self.bench.org_id, self.show.keys, identifiers_of(sent))
         return None if contact is None else contact.id
 
+    async def _has_closed(self) -> bool:
+        """Return whether a delivery or a report closed an address that is still closed."""
+        return bool(await self.bench.fetch("SELECT FROM suppressions WHERE cause IS NOT NULL"))
+
+    async def behind(self) -> frozenset[str]:
+        """Return the contacts with entries that are due, but not decided yet."""
+        rows = await self.bench.fetch(
+            "SELECT DISTINCT contact_id::text FROM entries"
+            " WHERE state = 'running' OR state IN ('pending', 'waiting', 'retrying') AND due_at <= %s",
+            self.bench.clock.now(),
+        )
+        return frozenset(contact_id for (contact_id,) in rows)
+
     async def contact(self, contact_id: str) -> ContactState:
         async with self.bench.database.transaction() as tx:
             return (await find_contact_states(tx, self.bench.org_id, self.show.keys, [contact_id]))[contact_id]
@@ -543,22 +676,30 @@ class Stage:
             " node_id FROM entries ORDER BY created_at, automation_id, event_id"
         )
         steps = await self.bench.fetch(
-            "SELECT entry_id::text, node_id, outcome, handle, attempt, at, step, claim FROM entry_steps"
-            " ORDER BY entry_id, claim, step"
+            "SELECT entry_id::text, node_id, outcome, handle, detail ->> 'cause', attempt, at, step, claim, kind"
+            " FROM entry_steps ORDER BY entry_id, claim, step"
         )
         sent = await self.bench.fetch(
             "SELECT entry_id::text, node_id, body FROM messages"
-            " WHERE status IN ('sent', 'delivered') AND body IS NOT NULL"  # those of erased contacts are empty
+            " WHERE (status IN ('sent', 'delivered') OR feedback = 'bounced') AND body IS NOT NULL"  # not if erased
         )
-        entries = {row[0]: StartedEntry(*row, [], []) for row in rows}
-        for entry_id, node_id, outcome, handle, attempt, at, step, claim in steps:
+        entries = {row[0]: StartedEntry(*row, [], [], []) for row in rows}
+        for entry_id, node_id, outcome, handle, cause, attempt, at, step, claim, kind in steps:
             own = engines.own_attempt(entry_id, step, claim, attempt)
-            entries[entry_id].steps.append((node_id, outcome, handle, own, at))
+            entries[entry_id].steps.append((node_id, outcome, handle, cause, own, at))
+            entries[entry_id].kinds.append(kind)
         for entry_id, node_id, body in sent:
             entries[entry_id].texts.append((node_id, body.replace(entry_id, entries[entry_id].event_id)))
         for entry in entries.values():
             entry.texts.sort()
         return [*entries.values()]
+
+
+def described_log(position: int, wallet: str) -> dict[str, Any]:
+    """Return a transfer as a simulation takes it: the log of the action at this position."""
+    log = transfer(position + 1, wallet, from_us(0))
+    place = {"txHash": log.tx_hash, "logIndex": log.log_index, "blockNumber": log.block_number}
+    return log_sample({"from": ZERO_ADDRESS, "to": wallet, "value": str(position + 1)}) | place
 
 
 def with_runs(world: World) -> list[Action | ScheduledRun]:

@@ -5,12 +5,13 @@ The repr of a world is the Python expression that makes it, so a failure can be 
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from hypothesis import strategies as st
 
-from tests.engine.killing import KILLS, Kill
+from tests.chain.scripted import CONTRACT
+from tests.engine.killing import KILLS, MAX_KILLS, RETRIES, Kill
 from tests.engine.test_as_predicted import next_versions, waiting_paths
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, TAGS, WHERES, graph_of, sound_graphs
@@ -25,6 +26,8 @@ OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 261_007, 500_025)
 UNDO_OFFSETS = (41, 4_507, 95_203, 300_011)
 PAUSE_OFFSETS = (47, 4_999, 92_003, 280_001)
 MERGE_OFFSETS = (27, 61, 3_711, 91_009)
+TRANSFER_OFFSETS = (59, 3_807, 92_501, 262_003)
+REPORT_OFFSETS = (53, 4_021, 93_007, 270_013)
 NAMES = ("deposit", "deposit", "deposit", *EVENTS)
 SEGMENT = "vip"
 
@@ -129,6 +132,24 @@ class Resume(msgspec.Struct, frozen=True):
     cancel_overdue: bool
 
 
+class Report(msgspec.Struct, frozen=True):
+    """A mail server reports the latest email to a contact, or its address: it bounced, or its recipient complained.
+
+    `delayed`: a bounce that says nothing about the address.
+    """
+
+    at: int
+    contact: int
+    kind: Literal["bounced", "delayed", "complained"]
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """A contract logs that a contact received tokens: as many as there are actions up to this one."""
+
+    at: int
+    contact: int
+
+
 class SegmentMove(msgspec.Struct, frozen=True):
     """A refresh of the segment finds that a contact entered or left it."""
 
@@ -155,9 +176,24 @@ Action: TypeAlias = (
     | MoveBack
     | Pause
     | Resume
+    | Report
+    | Transfer
     | SegmentMove
     | SentBroadcast
 )
+
+
+Answer: TypeAlias = Literal["sent", "refused", "later", "no_answer", "gone"]
+"""The answer to a delivery: refused for now; refused until an hour later; none, so it may have arrived; for ever."""
+
+
+LOGS = {
+    "type": "onchain_event",
+    "chainId": 5,
+    "contract": CONTRACT,
+    "signature": "Transfer(address indexed from, address indexed to, uint256 value)",
+    "walletArg": "to",
+}
 
 
 class Automation(msgspec.Struct, frozen=True):
@@ -171,7 +207,8 @@ class World(msgspec.Struct, frozen=True):
     """A world. `actions`: in order of time; events of one moment are a batch. `zone`: of the organization.
 
     `late`: engines run only at the end of the period. `kills`: how engines are killed. `in_notebook`: backtests are
-    compared too, as a notebook makes them, which takes as long as all the rest.
+    compared too, as a notebook makes them, which takes as long as all the rest. `answers`: those to the first
+    deliveries to each contact; later ones are accepted.
     """
 
     start: str
@@ -182,6 +219,7 @@ class World(msgspec.Struct, frozen=True):
     late: bool = False
     kills: tuple[Kill, ...] = ()
     in_notebook: bool = True
+    answers: tuple[Answer, ...] = ()
 
     @property
     def begin(self) -> datetime:
@@ -193,6 +231,17 @@ class World(msgspec.Struct, frozen=True):
         return self.late or bool(self.kills)
 
 
+# Whether engines are late, and are killed, and whether the world is then one contact that nothing else changes
+ENGINES = (
+    *[(False, False, False)] * 9,
+    *[(False, True, False)] * 3,
+    *[(True, False, True)] * 2,
+    *((False, True, True), (True, True, True)),
+)
+# The last ones use up all attempts of a message.
+ANSWERS = st.lists(st.sampled_from([*get_args(Answer), "refused"]), min_size=1, max_size=4).map(tuple) | st.just(
+    ("refused",) * (len(RETRIES.delays_s or ()) + 1)
+)
 IDENTIFIERS = (
     {"walletAddress": evm_wallet("a"), "email": "ann@b.co", "externalId": "ann"},
     {"walletAddress": evm_wallet("b"), "email": "bob@b.co", "externalId": "bob"},
@@ -244,6 +293,10 @@ START_TRIGGERS = st.sampled_from(
         {"type": "schedule", "cron": "41 */16 * * *", "segment": SEGMENT},
     ]
 )
+LOG_TRIGGERS = st.sampled_from(
+    [LOGS, LOGS, LOGS | {"where": "value | number > 3"}, LOGS | {"where": "contact.plan == 'pro' or email is defined"}]
+)
+AWAITED_LOG = f"{CONTRACT}:Transfer"
 SHARED_SETTINGS = st.sampled_from(  # settings by which the entries of a contact affect each other
     (
         {},
@@ -336,9 +389,12 @@ def actions(draw: st.DrawFn, own: tuple[Contact, ...], at: int, number: int, pla
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     # While engines are late or killed, caps, quiet hours and retries follow the real time (limits.py).
-    late, kills = draw(st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), (True, True)]))
-    plain = late or kills
-    own = tuple(draw(contacts(number)) for number in range(1 if plain else draw(st.sampled_from([1, 2, 2]))))
+    late, kills, plain = draw(st.sampled_from(ENGINES))
+    on_chain = not plain and draw(st.integers(0, 7)) == 7
+    one = plain or on_chain  # which contact had a wallet at the moment of a log is not stored
+    own = tuple(draw(contacts(number)) for number in range(1 if one else draw(st.sampled_from([1, 2, 2]))))
+    if on_chain:
+        own = (msgspec.structs.replace(own[0], identifiers=IDENTIFIERS[0] | own[0].identifiers),)
     if plain:
         own = (msgspec.structs.replace(own[0], identifiers=IDENTIFIERS[0], opted_out=()),)
     drawn = [draw(automations())]
@@ -355,6 +411,8 @@ def worlds(draw: st.DrawFn) -> World:
         else item
         for number, item in enumerate(drawn)
     ]
+    if on_chain:
+        drawn = [draw(reading_logs(item)) for item in drawn]
     if plain:
         drawn = [
             msgspec.structs.replace(item, graph=without(item.graph, "frequencyCap", "quietHours")) for item in drawn
@@ -374,7 +432,12 @@ def worlds(draw: st.DrawFn) -> World:
         played = [action for action in played if not isinstance(action, Import)]
     if not plain:
         more = [*draw(undone(tuple(drawn), tuple(played), len(own))), *draw(pauses(tuple(drawn)))]
+        more += draw(reports(len(own)))
+        if on_chain:
+            moments = draw(st.lists(st.sampled_from(TRANSFER_OFFSETS), min_size=1, max_size=3, unique=True))
+            more += [Transfer(at, 0) for at in moments]
         played = sorted([*played, *more], key=lambda action: action.at)
+    answers = draw(ANSWERS) if draw(st.integers(0, 3)) == 3 else ()
     return World(
         draw(st.sampled_from(STARTS)),
         tuple(drawn),
@@ -382,10 +445,11 @@ def worlds(draw: st.DrawFn) -> World:
         tuple(played),
         draw(st.sampled_from([None, None, "Europe/Zurich", "America/New_York"])),
         late,
-        tuple(draw(KILLS)) if kills else (),
+        tuple(draw(KILLS))[: MAX_KILLS if plain else 3] if kills else (),
         # A backtest takes as long as all other comparisons.
         draw(st.integers(0, 6))
-        >= (3 if any(isinstance(action, Undo | Publication | Pause) for action in played) else 6),
+        >= (3 if answers or any(isinstance(action, Undo | Publication | Pause | Report) for action in played) else 6),
+        answers,
     )
 
 
@@ -429,6 +493,33 @@ def pauses(draw: st.DrawFn, drawn: tuple[Automation, ...]) -> list[Action]:
     number = draw(st.sampled_from(by_events))
     paused_at, resumed_at = sorted(draw(st.permutations(PAUSE_OFFSETS))[:2])
     return [Pause(paused_at, number), Resume(resumed_at, number, draw(st.booleans()))]
+
+
+@st.composite
+def reading_logs(draw: st.DrawFn, automation: Automation) -> Automation:
+    """Draw an automation that starts by logs, or waits for them, or has one as its goal, in place of custom events."""
+    trigger, graph = automation.trigger, automation.graph
+    if trigger["type"] == "app_event" and not graph_of(graph).collects and draw(st.booleans()):
+        trigger = draw(LOG_TRIGGERS)
+    if draw(st.booleans()):
+        nodes = [
+            node | {"data": node["data"] | {"event": AWAITED_LOG}} if node["type"] == "wait_for_event" else node
+            for node in graph["nodes"]
+        ]
+        graph = graph | {"nodes": nodes}
+    elif "goal" in graph["settings"]:
+        goal = graph["settings"]["goal"] | {"event": AWAITED_LOG}
+        graph = graph | {"settings": graph["settings"] | {"goal": goal}}
+    return Automation(trigger, graph)
+
+
+@st.composite
+def reports(draw: st.DrawFn, contacts: int) -> list[Action]:
+    """Draw the report of a mail server."""
+    if draw(st.integers(0, 7)) < 7:
+        return []
+    kind = draw(st.sampled_from(["bounced", "delayed", "complained"]))
+    return [Report(draw(st.sampled_from(REPORT_OFFSETS)), draw(st.integers(0, contacts - 1)), kind)]
 
 
 def without(graph: dict[str, Any], *names: str) -> dict[str, Any]:
