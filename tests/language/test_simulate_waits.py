@@ -5,22 +5,28 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import contact_from
 from workbench.language.codec import decode, encode, normalize
 from workbench.language.event import Event, read_event
 from workbench.language.facts import ContactHistory
+from workbench.language.filter import Where, explain
 from workbench.language.graph import Graph, read_graph
 from workbench.language.run import State
 from workbench.language.simulate import (
     EARLIEST,
     LATEST,
+    SIMULATED_ID,
+    MissedEvent,
     ScheduledEvent,
     SimulatedAutomation,
     SimulationInput,
     Trace,
+    in_locale,
     simulate,
+    without_holdout,
 )
 from workbench.language.trigger import Trigger
 
@@ -150,6 +156,82 @@ def test_filters_of_a_wait_see_the_later_event_and_the_updated_contact() -> None
         automation, ScheduledEvent(HOUR, small), ScheduledEvent(2 * HOUR, other), ScheduledEvent(3 * HOUR, right)
     )
     assert steps_of(trace)[1:3] == [("w", "waiting", 0), ("w", "matched", 1 / 8)]
+
+
+def test_an_event_that_does_not_pass_is_reported_with_its_verdicts() -> None:
+    where = {"path": "day | days_since == 0", "operator": "where"}
+    wait = node("w", "wait_for_event", event="bought", timeoutSeconds=86_400, where="day | days_since == 0")
+    automation = build_automation(wait, YES, edges="t>w w:matched>yes")
+    late = ScheduledEvent(HOUR, event("bought", payload={"day": "2026-11-18"}))
+    trace = run_simulation(automation, late, ScheduledEvent(2 * HOUR, event("sold")))
+    (verdict,) = explain([Where(where["path"])], {"day": "2026-11-18"}, NOW + HOUR)
+    assert trace.missed == (MissedEvent("w", "bought", NOW + HOUR, (verdict,)),)
+    assert run_simulation(automation, late, visible_contact=contact_from(None)).missed == trace.missed
+    assert run_simulation(build_automation(DELAY), late).missed == ()
+
+
+def test_where_is_judged_at_the_moment_of_the_event() -> None:
+    trigger = Trigger(None, (Where("day | days_since == 2"),))
+    automation = SimulatedAutomation(trigger, build_automation(YES).graph)
+    sent, masking = event(payload={"day": "2026-11-18"}), SimulationInput(visible_contact=contact_from(None))
+    for now, matched in ((NOW, True), (NOW + DAY, False)):
+        trace = simulate(automation, sent, contact_from(None), now)
+        masked = simulate(automation, sent, contact_from(None), now, masking)
+        assert (trace.matched, masked) == (matched, trace)
+
+
+@pytest.mark.parametrize(
+    ("until", "state", "tags"),
+    [
+        (NOW - HOUR, State.PENDING, ()),
+        (NOW, State.WAITING, ()),
+        (NOW + DAY - timedelta.resolution, State.WAITING, ()),
+        (NOW + DAY, State.COMPLETED, ("yes",)),
+        (None, State.COMPLETED, ("yes",)),
+    ],
+)
+def test_a_simulation_stops_after_its_last_moment(until: datetime | None, state: State, tags: tuple[str, ...]) -> None:
+    automation = build_automation(WAIT, YES, edges="t>w w:matched>yes")
+    trace = run_simulation(automation, ScheduledEvent(DAY, event("bought")), until=until)
+    assert (trace.state, trace.tags, trace.error) == (state, tags, None)
+
+
+def test_a_bug_of_the_interpreter_ends_the_entry_and_is_reported() -> None:
+    class Broken(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, _: object) -> bool:
+            raise ZeroDivisionError
+
+    ask = node("c", "condition", filters=[{"path": "contact.plan", "operator": "eq", "value": "pro"}])
+    contact = replace(contact_from(None), attributes={"plan": Broken()})
+    reported = []
+    circumstances = SimulationInput(report_bug=lambda automation_id, error: reported.append((automation_id, error)))
+    trace = simulate(build_automation(YES, ask), event(), contact, NOW, circumstances)
+    assert (trace.state, trace.outcome, trace.error) == (
+        State.DEAD,
+        "internal_error",
+        "internal_error: ZeroDivisionError",
+    )
+    assert (trace.steps, trace.tags) == ((), ())
+    assert [(automation_id, type(error)) for automation_id, error in reported] == [(SIMULATED_ID, ZeroDivisionError)]
+
+
+def test_a_graph_without_its_holdout_or_in_another_locale() -> None:
+    title = {"de": {"title": "Hallo", "body": "-"}}
+    message = node("m", "send_inapp", title="Hi", body="-", locales=title)
+    graph = build_automation(message, settings={"holdout": 20}).graph
+    assert graph is not None
+    assert (graph.settings.holdout, without_holdout(graph).settings) == (20, replace(graph.settings, holdout=0))
+    assert (
+        without_holdout(without_holdout(graph))
+        == without_holdout(graph)
+        == replace(graph, settings=replace(graph.settings, holdout=0))
+    )
+    for shown, text in ((without_holdout(graph), "Hi"), (in_locale(without_holdout(graph), "de"), "Hallo")):
+        trace = run_simulation(SimulatedAutomation(ANY, shown))
+        assert [message.title for message in trace.messages] == [text]  # type: ignore[union-attr]
 
 
 def test_later_events_update_the_contact() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, SECONDS, contacts, graph_of, sound_graphs
@@ -15,7 +16,15 @@ from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
 from workbench.language.filter import Filter
-from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, backtest, simulate
+from workbench.language.run import Run, State
+from workbench.language.simulate import (
+    SIMULATED_ID,
+    ScheduledEvent,
+    SimulatedAutomation,
+    SimulationInput,
+    backtest,
+    simulate,
+)
 from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
 from workbench.language.trigger import Trigger, read_trigger
 
@@ -58,6 +67,42 @@ def test_every_matching_event_starts_an_entry_at_its_time() -> None:
         [("t", "entered", HOUR), ("m", "sent", HOUR)],
         [("t", "entered", DAY), ("m", "sent", DAY)],
     ]
+
+
+def test_an_entry_has_the_ids_of_its_event_and_of_its_automation() -> None:
+    (entry,) = run_backtest(build_automation(DELAY), (HOUR, "paid"), until=DAY)
+    assert (entry.run, entry.contact_id) == (
+        Run(
+            "e0",
+            SIMULATED_ID,
+            State.WAITING,
+            "d",
+            step=1,
+            due_at=BEGIN + HOUR + 2 * DAY,
+            since=BEGIN + HOUR,
+            since_id="e0",
+            event_id="e0",
+        ),
+        "ann",
+    )
+
+
+def test_a_payload_is_read_as_the_engine_reads_it() -> None:
+    payload = b'{"bb": 1E+2, "a": 1}'
+    stored = EventRecord("e0", "paid", BEGIN, ANN.identifiers, payload)
+    assert repr(stored.read_payload()) == "{'bb': Decimal('1E+2'), 'a': 1}"  # Postgres has changed it before
+    assert repr(replace(stored, attributes={}).read_payload()) == "{'a': 1, 'bb': 100}"
+    assert repr(replace(stored, attributes={}, source="1:0x1:a()").read_payload()) == repr(stored.read_payload())
+
+
+def test_a_stored_event_ends_a_wait_if_it_passes_its_filters_at_its_moment() -> None:
+    for day, outcome in (("2026-10-31", "matched"), ("2026-10-30", "timed_out")):
+        wait = node("w", "wait_for_event", event="bought", timeoutSeconds=86_400, where="day | days_since == 1")
+        records = events((timedelta(), "paid"), (HOUR, "bought"))
+        records[1] = replace(records[1], payload=encode({"day": day}))
+        automation = SimulatedAutomation(Trigger(frozenset({"paid"})), build_automation(wait).graph)
+        (entry,) = backtest(automation, ANN, records, BEGIN + 30 * DAY)
+        assert steps_of(entry)[-1][1] == outcome
 
 
 def test_trigger_filters_see_only_the_event() -> None:
