@@ -1,65 +1,180 @@
-"""The cost of the history of contacts: an API process with it, and one without it, on the same database.
+"""The cost of the history of contacts to ingest: the same events are stored with it and without it.
 
-CPU time of API and Postgres is compared, in turn, for events of new contacts, of returning contacts that stay as they
-are, and of those that change one attribute or five.
+Two databases get the same events from this process, each on one connection: of new contacts, of returning contacts that
+stay as they are, and of those that change one attribute or five. The one without history has no index of changes, and
+ingest merges attributes there without noting what they replace. A slice of a hundred events costs the CPU time of their
+parsing and storing here, and that of the connection's backend in nanoseconds. HTTP is left out: it costs both the same,
+and would only bring the ratios closer to 1.
+
+Slices alternate in the order ours, reference, reference, ours; each four give one ratio, so drift of the machine
+cancels out. The table has the medians of these ratios, and as their spread the 95 % interval of the median (bootstrap);
+a promise is kept if all of the interval keeps it. Each round has new connections. The WAL of the same slices is
+counted, too: it hardly varies.
 """
 
+import asyncio
+import gc
 import itertools
+import random
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+import psycopg
+from psycopg import sql
 
-from bench import batches, postgres, singles, site
+from api.clock import Clock, from_us
+from api.crypto import Keyring
+from api.ingest import identity, store
+from api.ingest.identity import sole_changes
+from api.ingest.match import Triggers
+from api.ingest.parse import EventReader, ParsedEvent
+from api.store.database import Database as Pool
+from bench import postgres
 from bench.effort import Effort, Measurement
-from bench.figures import Slice, cpu_us
-from bench.load import LoadSpec
-from bench.processes import Service
-from bench.sending import accounted, send
-from bench.table import Row, ratio_at_most, row
+from bench.figures import Spread, spread
+from bench.postgres import SECRET, Database, Postgres
+from bench.processes import backend_cpu_seconds
+from bench.table import Reference, Row, interval_at_most
+from bench.traffic import BATCH, bodies, introductions
 
 _KINDS = {"new": (1, 0), "unchanged": (0, 0), "one attribute": (0, 1), "five attributes": (0, 5)}  # new_every, changing
+_SIZES = {"alone": 1, "in batches": BATCH}
 _UNCHANGED, _CHANGED = 1.01, 1.05
-_TRIES = 3  # on a busy machine, all batches of a slice may be answered 503
+_FOURS = 12  # of slices, in each round
+_SLICE_EVENTS = {1: 60, BATCH: 5 * BATCH}
+_RESAMPLES = 2_000
+_ORG_ID = 1
+_merge_calls = identity._merge_calls
+_Batch = list[bytes]  # the events of a transaction
+
+
+class SliceCost(msgspec.Struct, frozen=True):
+    """CPU time here and in the backend, and bytes of WAL, per event."""
+
+    cpu_us: float
+    wal_bytes: float
 
 
 def measure(effort: Effort) -> Measurement:
-    """Alternate between the two processes, for each kind of event, alone and in batches."""
-    slices: dict[str, list[Slice]] = {}
+    """Alternate between the two databases, for each kind of event, alone and in batches."""
     rows: list[Row] = []
     with postgres.running() as server:
-        database = postgres.prepared(server, "history")
-        with (
-            site.apis(server, database, 1) as (api,),
-            site.bare_apis(server, database, 1, module="bench.without_history") as (without,),
-            accounted(database) as sent,
-        ):
-            sizes = {"alone": singles.order_of_singles, "in batches": batches.order_of_batches}
-            for (kind, (new_every, changing)), (size, order_of) in itertools.product(_KINDS.items(), sizes.items()):
-                order = msgspec.structs.replace(order_of(database, effort), new_every=new_every, changing=changing)
-                ours, reference = _alternate(server, order, [api, without], effort.rounds, sent)
-                name, bound = f"history: {kind}, {size}", _CHANGED if changing else _UNCHANGED
-                rows.append(row(name, "µs/event", _cpu(ours), ("no history", _cpu(reference)), ratio_at_most(bound)))
-                slices[name], slices[f"{name}, none"] = ours, reference
-    return Measurement(rows, slices)
+        ours, reference = (postgres.prepared(server, name) for name in ("history", "no_history"))
+        postgres.execute(reference.dsn, sql.SQL("DROP INDEX workbench.events_changed"))
+        asyncio.run(_introduce(ours, reference))
+        for (kind, (new_every, changing)), (size, events) in itertools.product(_KINDS.items(), _SIZES.items()):
+            batches = map(_events, bodies(events, new_every, changing))
+            fours = asyncio.run(_alternate(server, ours, reference, batches, events, effort.rounds))
+            bound = _CHANGED if changing else _UNCHANGED
+            rows += _rows(f"history: {kind}, {size}", fours, bound)
+    return Measurement(rows, {})
 
 
-def _alternate(
-    server: postgres.Postgres, order: LoadSpec, services: list[Service], rounds: int, sent: list[Slice]
-) -> tuple[list[Slice], list[Slice]]:
-    """Send a load to two services in turn, after a round that is not counted."""
-    taken: tuple[list[Slice], list[Slice]] = ([], [])
-    for number in range(rounds + 1):
-        for position in (0, 1) if number % 2 else (1, 0):
-            tries = [send(server, order, services[position])]
-            while not tries[-1].accepted and len(tries) < _TRIES:
-                tries.append(send(server, order, services[position]))
-            sent += tries
-            if not tries[-1].accepted:
-                raise RuntimeError(f"{_TRIES} times in a row no event was accepted: {tries[-1].statuses}")
-            if number:
-                taken[position].append(tries[-1])
-    return taken
+class Ingest:
+    """Stores events in one database, on one connection; `history` False: without noting what they change."""
+
+    def __init__(self, database: Database, *, history: bool) -> None:
+        self._history = history
+        self._pool = Pool(database.dsn, size=1, hot=True)
+        keyring = Keyring(SECRET)
+        self._keys, self._clock, self._triggers = keyring.of(_ORG_ID), Clock(), Triggers(keyring)
+        self._reader = EventReader(self._clock, "bench")
+
+    async def __aenter__(self) -> "Ingest":
+        await self._pool.open()
+        async with self._pool.transaction() as tx:
+            self._backend = tx.info.backend_pid
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._pool.close()
+
+    async def store(self, batches: Iterable[_Batch]) -> None:
+        vars(store)["sole_changes"] = sole_changes if self._history else lambda plan: {}
+        vars(identity)["_merge_calls"] = _merge_calls if self._history else lambda *args: _merge_calls(*args)[1:]
+        for batch in batches:
+            events = [event for raw in batch if isinstance(event := self._read(raw), ParsedEvent)]
+            async with self._pool.transaction() as tx:
+                await store.store_batch(tx, events, self._triggers, from_us(self._clock.now_us()))
+
+    def _read(self, raw: bytes) -> object:
+        return self._reader.read(_ORG_ID, self._keys, raw)
+
+    async def cost(self, batches: Sequence[_Batch], admin: psycopg.Connection) -> SliceCost:
+        events, wal_before, cpu_before_s = sum(map(len, batches)), _wal_bytes(admin), self._cpu_seconds()
+        await self.store(batches)
+        cpu_s, wal_bytes = self._cpu_seconds() - cpu_before_s, _wal_bytes(admin) - wal_before
+        return SliceCost(cpu_s / events * 1e6, wal_bytes / events)
+
+    def _cpu_seconds(self) -> float:
+        return time.process_time() + backend_cpu_seconds(self._backend)
 
 
-def _cpu(slices: list[Slice]) -> list[float]:
-    """Return the CPU time of API and Postgres per event."""
-    return [sum(parts) for parts in zip(cpu_us(slices, "service"), cpu_us(slices, "postgres"), strict=True)]
+async def _introduce(*databases: Database) -> None:
+    batches = [_events(body) for body in introductions()]
+    for database in databases:
+        async with Ingest(database, history=True) as ingest:
+            await ingest.store(batches)
+        postgres.execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
+
+
+async def _alternate(
+    server: Postgres, ours: Database, reference: Database, batches: Iterator[_Batch], events: int, rounds: int
+) -> list[tuple[list[SliceCost], list[SliceCost]]]:
+    """Return the costs of two slices with history and of two without it, for all fours."""
+
+    def next_slice() -> list[_Batch]:
+        return list(itertools.islice(batches, _SLICE_EVENTS[events] // events))
+
+    fours = []
+    admin = psycopg.connect(server.admin_dsn, autocommit=True)
+    for _ in range(rounds):
+        async with Ingest(ours, history=True) as with_history, Ingest(reference, history=False) as without:
+            for slice_ in (next_slice(), next_slice()):  # plans and caches of new connections
+                await with_history.store(slice_)
+                await without.store(slice_)
+            for _ in range(_FOURS):
+                gc.collect()
+                gc.disable()
+                first, second = next_slice(), next_slice()
+                order = ((with_history, first), (without, first), (without, second), (with_history, second))
+                costs = [await ingest.cost(slice_, admin) for ingest, slice_ in order]
+                gc.enable()
+                fours.append((costs[::3], costs[1:3]))
+    admin.close()
+    return fours
+
+
+def _rows(name: str, fours: list[tuple[list[SliceCost], list[SliceCost]]], bound: float) -> list[Row]:
+    rows = []
+    for unit, field, promise in (("µs/event", "cpu_us", interval_at_most(bound)), ("B/event", "wal_bytes", None)):
+        ours, reference = (
+            [statistics.fmean(getattr(cost, field) for cost in four[side]) for four in fours] for side in (0, 1)
+        )
+        ratios = [mine / its for mine, its in zip(ours, reference, strict=True)]
+        label = name if promise else "  WAL"
+        compared = Reference("no history", spread(reference))
+        rows.append(Row(label, spread(ours), unit, compared, _median_interval(ratios), promise))
+    return rows
+
+
+def _median_interval(values: Sequence[float]) -> Spread:
+    """Return the median of values with its 95 % interval."""
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    return Spread(statistics.median(values), medians[_RESAMPLES // 40], medians[-_RESAMPLES // 40])
+
+
+def _events(body: bytes) -> _Batch:
+    decoded = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    if "events" not in decoded:
+        return [body]
+    return [bytes(raw) for raw in msgspec.json.decode(decoded["events"], type=list[msgspec.Raw])]
+
+
+def _wal_bytes(admin: psycopg.Connection) -> int:
+    row = admin.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+    assert row is not None
+    return int(row[0])

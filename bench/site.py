@@ -44,13 +44,11 @@ def apis(server: Postgres, database: Database, count: int) -> Iterator[tuple[Ser
 
 
 @contextlib.contextmanager
-def bare_apis(
-    server: Postgres, database: Database, count: int, fast_path: str = "on", module: str = "api"
-) -> Iterator[tuple[Service, ...]]:
-    """Run API processes on a database as it is. `module`: the one that is run."""
+def bare_apis(server: Postgres, database: Database, count: int, fast_path: str = "on") -> Iterator[tuple[Service, ...]]:
+    """Run API processes on a database as it is."""
     environment = {"DATABASE_URL": database.dsn, "WORKBENCH_SECRET": SECRET, "WORKBENCH_INGEST_RATE": "0"}
     environment["WORKBENCH_FAST_PATH"] = fast_path
-    serve = ("-m", module, "serve", "--port", "{port}")
+    serve = ("-m", "api", "serve", "--port", "{port}")
     with contextlib.ExitStack() as stack:
         log = server.home / "api.log"
         yield tuple(stack.enter_context(running(*serve, log=log, environment=environment)) for _ in range(count))

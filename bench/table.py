@@ -10,9 +10,9 @@ from bench.figures import Slice, Spread, paired, spread
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """A promise about the ratio or the value of a row."""
+    """A promise about the ratio or the value of a row, or about all of the interval that its ratio may lie in."""
 
-    of: Literal["ratio", "value"]
+    of: Literal["ratio", "value", "interval"]
     sign: Literal["≥", "≤"]
     bound: float
 
@@ -25,6 +25,11 @@ def ratio_at_least(bound: float) -> Promise:
 def ratio_at_most(bound: float) -> Promise:
     """Promise a ratio to the reference of at most `bound`."""
     return Promise("ratio", "≤", bound)
+
+
+def interval_at_most(bound: float) -> Promise:
+    """Promise that even the upper end of the ratio's interval is at most `bound`."""
+    return Promise("interval", "≤", bound)
 
 
 def at_least(bound: float) -> Promise:
@@ -56,11 +61,13 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median keeps the promise; None where nothing is promised."""
+        """Whether the median keeps the promise, or the interval; None where nothing is promised."""
         if self.promise is None:
             return None
-        figure = self.ratio if self.promise.of == "ratio" else self.value
+        figure = self.value if self.promise.of == "value" else self.ratio
         assert figure is not None
+        if self.promise.of == "interval":
+            return figure.high <= self.promise.bound
         return figure.median >= self.promise.bound if self.promise.sign == "≥" else figure.median <= self.promise.bound
 
 
