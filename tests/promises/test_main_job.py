@@ -1,12 +1,17 @@
 """The main job of the product: an automation is written, published, and started by an event."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from api.clock import token
+from api.embedded import Server
+from tests.conftest import clone
 from tests.inapp.wallet import evm_wallet
-from tests.installation import Installation, until
+from tests.installation import Api, Installation, until
 
 GRAPH: dict[str, Any] = {
     "nodes": [
@@ -36,6 +41,27 @@ GRAPH: dict[str, Any] = {
     ],
 }
 AUTOMATION = {"name": "Welcome", "triggerSpec": {"type": "app_event", "event": "Deposit"}, "graph": GRAPH}
+
+
+class Service(msgspec.Struct, frozen=True):
+    """Two APIs and two engines on one database, for all tests that kill none of them."""
+
+    installation: Installation
+    apis: tuple[Api, Api]
+
+    async def organization(self) -> dict[str, str]:
+        """Create an organization; return its keys by kind."""
+        return await self.installation.organization(f"org-{token(4).hex()}")
+
+
+@pytest.fixture(scope="module")
+def service(postgres: Server, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with clone(postgres, template) as dsn:
+        installation = Installation(dsn, tmp_path_factory.mktemp("logs"))
+        for _ in range(2):
+            installation.start_engine(WORKBENCH_RETRY_DELAYS="0.05,0.05")
+        yield Service(installation, (installation.start_api(), installation.start_api()))
+        installation.stop()
 
 
 def deposit(key: str, **contact: str) -> dict[str, Any]:
@@ -68,10 +94,8 @@ def finished(client: httpx.Client, automation_id: str, count: int = 1) -> list[d
     return entries()
 
 
-async def test_an_event_runs_a_published_automation_as_simulated(installation: Installation) -> None:
-    keys = await installation.organization()
-    api = installation.start_api()
-    installation.start_engine()
+async def test_an_event_runs_a_published_automation_as_simulated(service: Service) -> None:
+    keys, api = await service.organization(), service.apis[0]
     with api.client(keys["workbench"]) as workbench, api.client(keys["live"]) as backend:
         automation_id = published(workbench)
         simulated = workbench.post(f"/automations/{automation_id}/simulate", json={"event": deposit("d1")}).json()
@@ -94,11 +118,8 @@ def step_summary(step: dict[str, Any]) -> tuple[object, ...]:
     return (step["nodeId"], step["kind"], step["outcome"], step.get("handle"), step.get("attempt", 1))
 
 
-async def test_two_apis_and_two_engines_behave_as_one(installation: Installation) -> None:
-    keys = await installation.organization()
-    apis = [installation.start_api(), installation.start_api()]
-    for _ in range(2):
-        installation.start_engine()
+async def test_two_apis_and_two_engines_behave_as_one(service: Service) -> None:
+    keys, apis = await service.organization(), service.apis
     with apis[0].client(keys["workbench"]) as workbench:
         automation_id = published(workbench)
         for number in range(60):
@@ -110,11 +131,8 @@ async def test_two_apis_and_two_engines_behave_as_one(installation: Installation
     assert (len(entries), counted) == (30, [[30]])
 
 
-async def test_an_event_after_the_response_of_publish_uses_the_new_version_on_every_instance(
-    installation: Installation,
-) -> None:
-    keys = await installation.organization()
-    first, second = installation.start_api(), installation.start_api()
+async def test_an_event_after_the_response_of_publish_uses_the_new_version_on_every_instance(service: Service) -> None:
+    keys, (first, second) = await service.organization(), service.apis
     with first.client(keys["workbench"]) as workbench, second.client(keys["live"]) as backend:
         assert backend.post("/events", json=deposit("before")).status_code == 202
         published(workbench)
@@ -123,10 +141,8 @@ async def test_an_event_after_the_response_of_publish_uses_the_new_version_on_ev
     assert (dry["matchedAutomations"], workbench_dry["matchedAutomations"]) == (1, 0)
 
 
-async def test_an_active_automation_without_a_published_version_sends_nothing(installation: Installation) -> None:
-    keys = await installation.organization()
-    api = installation.start_api()
-    installation.start_engine()
+async def test_an_active_automation_without_a_published_version_sends_nothing(service: Service) -> None:
+    keys, api = await service.organization(), service.apis[0]
     with api.client(keys["workbench"]) as workbench, api.client(keys["live"]) as backend:
         automation_id = workbench.post("/automations", json={**AUTOMATION, "active": True}).json()["id"]
         backend.post("/events", json=deposit("d1"))
@@ -134,12 +150,8 @@ async def test_an_active_automation_without_a_published_version_sends_nothing(in
     assert (entry["state"], entry["outcome"]) == ("completed", "no_published_version")
 
 
-async def test_an_entry_without_a_wallet_dies_after_its_attempts_and_a_replay_delivers_later(
-    installation: Installation,
-) -> None:
-    keys = await installation.organization()
-    api = installation.start_api()
-    installation.start_engine(WORKBENCH_RETRY_DELAYS="0.05,0.05")
+async def test_an_entry_without_a_wallet_dies_after_its_attempts_and_a_replay_delivers_later(service: Service) -> None:
+    keys, api = await service.organization(), service.apis[0]
     with api.client(keys["workbench"]) as workbench, api.client(keys["live"]) as backend:
         automation_id = published(workbench)
         backend.post("/events", json=deposit("d1", email="bob@example.com"))
