@@ -49,6 +49,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     DIFFERENCES: {"entry": _TEXT, "contact": _TEXT, "event_at": _TIME, "node": _TEXT, "at": _TIME, "real": _TEXT,
                   "simulated": _TEXT, "reason": _TEXT},
 }  # fmt: skip
+_STEP_KIND = ("node", "kind", "outcome", "handle", "reason", "arrives")
 TURNED_AWAY = frozenset({"reentry", "loop_guard", JOINED})  # outcomes of entries that were not admitted
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
@@ -249,21 +250,25 @@ class BucketSimulator:
 
 
 class _Simulation:
-    """The tables of one automation for one bucket, row by row."""
+    """The tables of one automation for one bucket, row by row.
+
+    A step is three numbers: those of its entry and of its kind, and its time. Most steps of a bucket are of few kinds.
+    """
 
     def __init__(self, automation: SimulatedAutomation) -> None:
         self.automation = automation
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in SCHEMAS}
+        self._step_kinds: dict[tuple[Any, ...], int] = {}
         self.first_messages: dict[str, Message] = {}
 
     def add(self, contact_id: str, entries: Iterable[SimulatedEntry]) -> None:
-        add_entry, add_step = self._rows[ENTRIES].append, self._rows[STEPS].append
+        rows, steps, kinds = self._rows[ENTRIES], self._rows[STEPS], self._step_kinds
         started = messages = 0
         for entry in entries:
-            event, run = entry.event, entry.run
+            event, run, number = entry.event, entry.run, len(rows)
             error = run.error if run.state is State.DEAD else None
             at, at_us = event.at, _micros(event.at)
-            add_entry((event.id, contact_id, event.name, at_us, str(run.state), run.outcome, run.node_id, error))
+            rows.append((event.id, contact_id, event.name, at_us, str(run.state), run.outcome, run.node_id, error))
             started += run.outcome not in TURNED_AWAY
             node_id = None
             for decision in entry.decisions:
@@ -274,8 +279,8 @@ class _Simulation:
                     at, at_us = step.at, _micros(step.at)
                 arrives = step.node_id != node_id  # False for a retry or the end of a wait: the entry was there before
                 node_id = step.node_id
-                what = (node_id, step.kind, at_us, step.outcome, step.handle, step.detail.get("cause"), arrives)
-                add_step((event.id, contact_id, *what))
+                kind = (node_id, step.kind, step.outcome, step.handle, step.detail.get("cause"), arrives)
+                steps.append((number, kinds.setdefault(kind, len(kinds)), at_us))
                 for effect in decision.effects:
                     messages += counts_towards_cap(effect)
                     if node_id not in self.first_messages and isinstance(effect, Message):
@@ -289,14 +294,21 @@ class _Simulation:
             self._rows[DIFFERENCES].append(tuple(row))
 
     def write(self, folder: Path, bucket: int) -> None:
-        for name, schema in SCHEMAS.items():
-            # Columns are made faster than rows are read. Times are integers until here, and cast as whole columns.
-            columns = zip(*self._rows[name], strict=True) if self._rows[name] else [()] * len(schema)
-            values = dict(zip(schema, columns, strict=True))
-            integers = {column: pl.Int64 if kind == _TIME else kind for column, kind in schema.items()}
-            rows = pl.DataFrame(values, schema=integers).cast(pl.Schema(schema))
+        tables = {name: _table(self._rows[name], SCHEMAS[name]) for name in (ENTRIES, CONTACT_TOTALS, DIFFERENCES)}
+        steps = _table(self._rows[STEPS], {"number": pl.UInt32, "what": pl.UInt32, "at": _TIME})
+        kinds = _table([*self._step_kinds], {name: SCHEMAS[STEPS][name] for name in _STEP_KIND})
+        entries = tables[ENTRIES].select("entry", "contact")[steps["number"]]
+        tables[STEPS] = pl.concat([entries, kinds[steps["what"]], steps.select("at")], how="horizontal")
+        for name, rows in tables.items():
             (folder / name).mkdir(parents=True, exist_ok=True)
-            rows.write_parquet(folder / name / f"{bucket:06}.parquet")
+            rows.select(*SCHEMAS[name]).write_parquet(folder / name / f"{bucket:06}.parquet", compression="lz4")
+
+
+def _table(rows: list[tuple[Any, ...]], schema: dict[str, Any]) -> pl.DataFrame:
+    """Return rows as a frame. It is made column by column, which is faster; times are integers, and are cast."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    integers = {name: pl.Int64 if kind == _TIME else kind for name, kind in schema.items()}
+    return pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=integers).cast(pl.Schema(schema))
 
 
 def _read_contacts(frame: pl.DataFrame | None) -> dict[str, ContactState]:
