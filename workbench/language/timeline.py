@@ -296,7 +296,8 @@ class Timeline(msgspec.Struct):
                     decision = advance(self.graph, entry.run.claimed(), self._facts(entry, event.at, None), event.at)
                     self._join(entry, decision, event.at)
                     continue
-                self._expect_moves(entry, event.at)
+                if self.moves:
+                    self._expect_moves(entry, event.at)
                 first_walk = self._process(len(self._started_at), entry, event.at)
                 run = entry.run
                 # After the entry has run, so that its own loop guard does not count it.
