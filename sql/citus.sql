@@ -7,7 +7,11 @@
 -- organizations, are reference tables with a copy on every node. A table is distributed after the tables that it
 -- references.
 
-DROP TRIGGER IF EXISTS touch_contacts ON workbench.events;     -- from before the server was Citus
+-- From before the server was Citus.
+DROP TRIGGER IF EXISTS touch_contacts ON workbench.events;
+DROP TRIGGER IF EXISTS touch_contacts_of_added ON workbench.onchain_events;
+DROP TRIGGER IF EXISTS touch_contacts_of_changed ON workbench.onchain_events;
+DROP TRIGGER IF EXISTS touch_contacts_of_deleted ON workbench.onchain_events;
 
 DO $citus$
 DECLARE

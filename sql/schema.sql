@@ -225,7 +225,7 @@ CREATE TABLE workbench.parts (
     org_id           bigint NOT NULL,
     file             uuid NOT NULL,             -- its name; never used twice
     bucket           integer NOT NULL,
-    month            text NOT NULL,             -- the partition of its events: 2026_11 for events_2026_11, or other
+    month            text NOT NULL,             -- the partition of its events: 2026_11 for events_2026_11, other, or logs for the view events_logs
     partition        oid NOT NULL,              -- of that name: a month that was dropped and imported again has another
     rows             bigint NOT NULL,
     size             bigint NOT NULL,
@@ -246,8 +246,8 @@ CREATE TABLE workbench.event_numbers (
     UNIQUE (org_id, event)
 );
 
--- Contacts whose events were moved, changed or deleted since the parts were written. The transaction that does so marks them, by the trigger
--- of sql/triggers.sql. Their events are read from `events` until their parts are rewritten.
+-- Contacts whose events or logs were moved, changed or deleted since the parts were written. The transaction that does so marks them, by the
+-- triggers of sql/triggers.sql. Both are read from their tables until the parts are rewritten.
 CREATE TABLE workbench.touched_contacts (
     org_id      bigint NOT NULL,
     contact_id  uuid NOT NULL,
@@ -884,6 +884,7 @@ CREATE TABLE workbench.onchain_events (
     removed       boolean NOT NULL DEFAULT false,
     created_at    timestamptz NOT NULL,         -- when it was first seen
     merged_from   uuid,                         -- as in events
+    stored_in     bigint NOT NULL DEFAULT 0,    -- the number of the transaction that stored it, or gave it its contact
     PRIMARY KEY (org_id, id)
 );
 CREATE UNIQUE INDEX onchain_events_in_chain ON workbench.onchain_events (org_id, chain_id, tx_hash, log_index) WHERE NOT removed;
@@ -891,6 +892,7 @@ CREATE INDEX onchain_events_dropped ON workbench.onchain_events (org_id, chain_i
 CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, block_number, chain_id);
 CREATE INDEX onchain_events_by_contract ON workbench.onchain_events (org_id, contract, id);
 CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id, created_at);
+CREATE INDEX onchain_events_stored ON workbench.onchain_events (org_id, stored_in) WHERE contact_id IS NOT NULL;
 
 -- Logs in the shape of events. For waits and goals: `event` is the name that they use, `payload` has all parameters. For triggers:
 -- `contract_event` is the name of the event, and `source` is what they match (`LogSource.key` in workbench/language/onchain.py); the
@@ -905,6 +907,20 @@ CREATE VIEW workbench.log_events WITH (security_invoker = true) AS
            jsonb_build_object('chainId', chain_id, 'contract', contract, 'txHash', tx_hash, 'logIndex', log_index,
                               'blockNumber', block_number, 'args', args) AS log, removed
     FROM workbench.onchain_events;
+
+-- The logs that reports count and parts have. It has the name of a partition of events, because files of parts belong to one.
+CREATE VIEW workbench.events_logs WITH (security_invoker = true) AS
+    SELECT org_id, id, contact_id, contract || ':' || lower(event) AS event, block_time AS occurred_at, created_at, stored_in,
+           jsonb_build_object('chainId', chain_id, 'contract', contract, 'txHash', tx_hash, 'logIndex', log_index,
+                              'blockNumber', block_number) || args AS payload
+    FROM workbench.onchain_events
+    WHERE contact_id IS NOT NULL AND NOT removed;
+
+-- What goes into parts.
+CREATE VIEW workbench.events_and_logs WITH (security_invoker = true) AS
+    SELECT org_id, id, contact_id, event, occurred_at, created_at, stored_in, payload, false AS is_log FROM workbench.events
+    UNION ALL
+    SELECT org_id, id, contact_id, event, occurred_at, created_at, stored_in, payload, true FROM workbench.events_logs;
 
 -- Starts: a row for each contact that entered or left a segment while an automation started from that, and for each recipient of a
 -- broadcast.

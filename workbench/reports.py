@@ -21,6 +21,7 @@ from workbench.duration import PeriodArguments, read_period, seconds_of
 from workbench.duration import whole_number as _count
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
 from workbench.language.check import TYPE_WORDS, unknown_event_message, unknown_property_message
+from workbench.language.event import LOG_NAME
 from workbench.language.page import RelativeTime
 from workbench.language.problem import suggestion
 from workbench.language.reports import (
@@ -298,7 +299,7 @@ def name_warnings(
     `number`: warn as well if the path never had a number. If the catalog cannot be read, there are no warnings: they
     are only hints.
     """
-    names = list(dict.fromkeys(events))
+    names = [name for name in dict.fromkeys(events) if not LOG_NAME.fullmatch(name)]  # no catalog has logs
     try:
         paths = {name: _paths(connection, name) for name in names}
         warnings = []
@@ -308,7 +309,7 @@ def name_warnings(
             warnings += [unknown_event_message(name, arrived) for name in missing if name not in arrived]
     except WorkbenchError:
         return []
-    if path and (first_paths := paths[names[0]]):
+    if path and names and (first_paths := paths[names[0]]):
         if path not in first_paths:
             warnings.append(unknown_property_message(path, (names[0],), first_paths))
         elif number and "number" not in first_paths[path]:

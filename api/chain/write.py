@@ -169,7 +169,7 @@ class PageWriter:
         await run(
             tx,
             *contact_writes(contacts.plan, at, offset, {contact_id for _, contact_id, *_ in awaited}),
-            *_log_writes(lease.chain_id, logs, at),
+            *_log_writes(lease.chain_id, logs, at, offset),
             *([events.wake_waiting_entries(awaited, at)] if awaited else []),
             *([events.add_entries(at, *zip(*entries, strict=True))] if entries else []),
             *([store.add_unknown_wallets(contacts.unknown, store.hour_of(at))] if contacts.unknown else []),
@@ -280,16 +280,16 @@ async def _compare_with_stored(
     return PageLogs(page, new, restored, confirmed, [log for log in page_logs if log.key in page.dead])
 
 
-def _log_writes(chain_id: int, logs: PageLogs, at: datetime) -> Iterator[Call[object]]:
+def _log_writes(chain_id: int, logs: PageLogs, at: datetime, offset: int) -> Iterator[Call[object]]:
     """Yield the statements that store logs, and resume the entries of logs that returned to the chain."""
     if logs.restored:
         yield store.restore_logs(logs.restored)
     if logs.new:
-        yield store.add_logs(chain_id, logs.new, [log.args for log in logs.new], at)
+        yield store.add_logs(chain_id, logs.new, [log.args for log in logs.new], at, offset)
     for org_id in sorted({log.org_id for log in logs.restored}):
         yield store.restore_entries(org_id, [log.id for log in logs.restored if log.org_id == org_id], at)
     if with_contact := [log for log in (*logs.restored, *logs.confirmed) if log.contact_id is not None]:
-        yield store.set_log_contacts(with_contact)
+        yield store.set_log_contacts(with_contact, offset)
     if logs.dead:
         yield store.add_dead_logs(chain_id, logs.dead, [logs.page.dead[log.key] for log in logs.dead], at)
 

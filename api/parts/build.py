@@ -233,13 +233,20 @@ class _Builder:
                     if len(keys) < files.MAX_KEYS:
                         keys = files.common_keys(page.payloads.slice(0, _SAMPLE_ROWS), keys)
                     collected.add(page, numbers, months)
-                is_full = collected.rows >= STEP_ROWS or collected.bytes >= STEP_BYTES
-                if is_full or end == until:
+                is_full = collected.is_full
+                if is_full:
                     written += self._write(collected.drain(keys), keys)
                 if end is not None:
                     closed = end
                     if is_full:
                         break
+            async for page, _ in read_pages(tx, self._org_id, progress.closed, closed, logs=True):
+                if page is not None:
+                    rows += len(page)
+                    collected.add(page, numbers, months)
+                if collected.is_full:
+                    written += self._write(collected.drain(keys), keys)
+            written += self._write(collected.drain(keys), keys)
             # Until this commit, the snapshot keeps months from being dropped: it has locked them.
             async with self._database.transaction() as write:
                 at = began_at if closed == until else None
@@ -264,11 +271,11 @@ class _Builder:
             known, written, collected = len(names), [], _Collected(progress.buckets)
             for start in range(0, len(touched), TOUCHED_PER_PAGE):
                 ids = [contact.contact_id for contact in touched[start : start + TOUCHED_PER_PAGE]]
-                async for page in _read_contacts(tx, self._org_id, ids, progress.closed):
-                    collected.add(page, names, months)
-                    if collected.rows >= STEP_ROWS or collected.bytes >= STEP_BYTES:
-                        written += self._write(collected.drain(progress.keys), progress.keys)
-            assert len(names) == known, "events below the closed number have numbered names"
+                for logs in (False, True):
+                    async for page in _read_contacts(tx, self._org_id, ids, progress.closed, logs):
+                        collected.add(page, names, months)
+                        if collected.is_full:
+                            written += self._write(collected.drain(progress.keys), progress.keys)
             written += self._write(collected.drain(progress.keys), progress.keys)
         outdated = [part for part in parts if files.has_contacts(self._path(part.file), numbers)]
         for part in outdated:
@@ -276,6 +283,8 @@ class _Builder:
             written += self._write((((part.bucket, part.month), table) for table in rest), progress.keys)
         async with self._database.transaction() as tx:
             await self._replace(tx, outdated, written)
+            # Of logs that were removed when the others of their transactions were added.
+            await store.add_event_numbers(tx, self._org_id, [*names.values()][known:], [*names][known:])
             await store.clear_touched(tx, self._org_id, touched)
             await store.note_rewritten(tx, self._org_id, progress.buckets, self._now())
         return len(outdated)
@@ -366,20 +375,20 @@ class _Builder:
 
 
 async def read_pages(
-    tx: Transaction, org_id: int, since: int, until: int
+    tx: Transaction, org_id: int, since: int, until: int, *, logs: bool = False
 ) -> AsyncIterator[tuple[EventPage | None, int | None]]:
-    """Yield events, with the number below which all have been read; None within a transaction."""
+    """Yield events, or logs, with the number below which all have been read; None within a transaction."""
     rows = FIRST_PAGE_ROWS
     while since < until:
-        end = await store.find_page_end(tx, org_id, since, until, rows)
+        end = await store.find_page_end(tx, org_id, since, until, rows, logs)
         end = until if end is None else max(end, since + 1)
-        if end > since + 1 or await store.find_page_end(tx, org_id, since, end, 2 * rows) is None:
-            page = await store.read_page(tx, org_id, since, end)
+        if end > since + 1 or await store.find_page_end(tx, org_id, since, end, 2 * rows, logs) is None:
+            page = await store.read_page(tx, org_id, since, end, logs)
             yield page, end
             rows = _following_rows(page, rows)
         else:  # one transaction with very many events, such as those from before transactions were numbered
             after = store.FIRST_ID
-            while page := await store.read_part_of_transaction(tx, org_id, since, rows, after):
+            while page := await store.read_part_of_transaction(tx, org_id, since, rows, logs, after):
                 yield page, None
                 after, rows = page.last_id, _following_rows(page, rows)
             yield None, end
@@ -387,10 +396,10 @@ async def read_pages(
 
 
 async def _read_contacts(
-    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int
+    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int, logs: bool
 ) -> AsyncIterator[EventPage]:
     rows, after = FIRST_PAGE_ROWS, store.FIRST_ID
-    while page := await store.read_contacts(tx, org_id, contact_ids, until, rows, after):
+    while page := await store.read_contacts(tx, org_id, contact_ids, until, rows, logs, after):
         yield page
         after, rows = page.last_id, _following_rows(page, rows)
 
@@ -412,13 +421,16 @@ class _Collected:
         self.rows = self.bytes = 0
 
     def add(self, page: EventPage, numbers: dict[str, int], months: Collection[str]) -> None:
-        """Add a page; as in `page_table`, new names get numbers."""
-        table = page_table(page, numbers)
-        self.rows += table.num_rows
-        self.bytes += table.nbytes
-        for month, of_month in by_month(table, months):
+        """Add a page; as in `tables_of`, new names get numbers."""
+        for month, of_month in tables_of(page, numbers, months):
+            self.rows += of_month.num_rows
+            self.bytes += of_month.nbytes
             for bucket, rows in files.split(of_month, self._buckets):
                 self._tables[bucket, month].append(rows)
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= STEP_ROWS or self.bytes >= STEP_BYTES
 
     def drain(self, keys: Sequence[str]) -> Iterator[tuple[Slot, pa.Table]]:
         """Remove all events; yield those of each slot, sorted and with their columns of payloads."""
@@ -428,23 +440,30 @@ class _Collected:
             yield slot, files.with_typed_columns(files.sort(pa.concat_tables(tables.pop(slot))), keys)
 
 
-def page_table(page: EventPage, numbers: dict[str, int]) -> pa.Table:
-    """Return a page in the columns of a file. Names without a number get the next one in `numbers`."""
+def tables_of(page: EventPage, numbers: dict[str, int], months: Collection[str]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the events of a page by partition, in the columns of a file.
+
+    Names without a number get the next one in `numbers`. Events are in the partition of their month if there is one,
+    else in `other`; logs are in `LOGS`.
+    """
+    table = _page_table(page, numbers)
+    if page.logs:
+        yield store.LOGS, table
+        return
+    created_in = page.created_at.astype("datetime64[us]").astype("datetime64[M]")
+    for month in np.unique(created_in):
+        name = str(month).replace("-", "_")
+        is_in = created_in == month
+        yield name if name in months else "other", table if is_in.all() else table.filter(pa.array(is_in))
+
+
+def _page_table(page: EventPage, numbers: dict[str, int]) -> pa.Table:
     names = page.events.dictionary_encode()
     for name in names.dictionary.to_pylist():
         numbers.setdefault(name, len(numbers))
     number_of = np.array([numbers[name] for name in names.dictionary.to_pylist()], np.int32)
     columns = (page.contacts, number_of[names.indices.to_numpy()], page.occurred_at, page.created_at, page.stored_in)
     return pa.table([*map(pa.array, columns), page.ids, page.payloads], files.schema(()))
-
-
-def by_month(table: pa.Table, months: Collection[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the events of each partition of `events`: that of their month if there is one, else `other`."""
-    created_in = table["created_at"].to_numpy().astype("datetime64[us]").astype("datetime64[M]")
-    for month in np.unique(created_in):
-        name = str(month).replace("-", "_")
-        is_in = created_in == month
-        yield name if name in months else "other", table if is_in.all() else table.filter(pa.array(is_in))
 
 
 def buckets_for(events: int) -> int:

@@ -113,13 +113,14 @@ async def read(request: CountRequest) -> "ReportRows":
 class ReportRows(msgspec.Struct, frozen=True):
     """A report before its files are read.
 
-    `files`, `unfiled`: of each bucket. `kernels`: each with the contacts that it counts, or None for all.
+    `files`, `unfiled`: of each bucket; a file with whether it has logs. `kernels`: each with the contacts that it
+    counts, or None for all.
     """
 
     snapshot: Snapshot
     wanted: ReportedEvents
     texts: Texts
-    files: Sequence[Sequence[Path]]
+    files: Sequence[Sequence[tuple[Path, bool]]]
     unfiled: Sequence[Sequence[SortedEvents]]
     groups: Groups
     kernels: Sequence[tuple[Kernel, Array | None]]
@@ -161,7 +162,7 @@ class ReportRows(msgspec.Struct, frozen=True):
     def _pieces(self, buckets: Iterable[int]) -> Iterator[tuple[Bucket, bool]]:
         for number in buckets:
             with ExitStack() as stack:
-                opened = [FileRuns(path, self.wanted, self.texts) for path in self.files[number]]
+                opened = [FileRuns(path, logs, self.wanted, self.texts) for path, logs in self.files[number]]
                 for file in opened:
                     stack.callback(file.close)
                 first, ends = 0, divide([last for file in opened for last in file.lasts()], self.piece_rows)
@@ -197,14 +198,20 @@ class _Reader:
             self._report.value,
             self._request.as_of,
             np.array(listing.touched_numbers, np.int64),
+            np.array([names.number(name) for name in self._report.logs], np.int64),
         )
         unfiled = [
             split_run(run_of_page(page, names, wanted, self._texts, touched=touched), progress.buckets)
-            async for page, touched in read_unfiled(tx, self._org_id, progress.closed, listing.touched)
+            for logs in ([False, True] if self._report.logs else [False])
+            async for page, touched in read_unfiled(tx, self._org_id, progress.closed, listing.touched, logs=logs)
         ]
         groups = await self._groups(tx)
         of_buckets = [
-            [self._path(part.file) for part in parts if part.bucket == number and _may_have(part.month, wanted)]
+            [
+                (self._path(part.file), part.month == store.LOGS)
+                for part in parts
+                if part.bucket == number and _may_have(part.month, wanted)
+            ]
             for number in range(progress.buckets)
         ]
         return ReportRows(
@@ -267,6 +274,8 @@ def _with_group(bucket: Bucket, group: int) -> Bucket:
 
 def _may_have(month: str, wanted: ReportedEvents) -> bool:
     """Return whether a partition, which is of a month in which events were received, may have events of the report."""
+    if month == store.LOGS:
+        return len(wanted.logs) > 0
     if month == "other":
         return True
     begin = datetime.fromisoformat(f"{month.replace('_', '-')}-01T00:00:00+00:00")

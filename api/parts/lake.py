@@ -75,7 +75,11 @@ class LakeSource:
                         raise NoPartsError("some contacts have no number yet; run: workbench parts build")
                     manifest = LakeManifest(
                         write_watermark(shared[1], self._keyring.of(org_id)),
-                        tuple(LakeFile(part.file, part.rows, part.size, part.sha256.hex()) for part in listing.parts),
+                        tuple(
+                            LakeFile(part.file, part.rows, part.size, part.sha256.hex())
+                            for part in listing.parts
+                            if part.month != store.LOGS
+                        ),
                         await store.list_event_numbers(tx, org_id) if listing.parts else {},
                         tuple(listing.touched_numbers),
                     )

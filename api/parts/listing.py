@@ -56,21 +56,23 @@ async def read_listing(tx: Transaction, data_dir: Path, org_id: int) -> Listing:
 
 
 async def read_unfiled(
-    tx: Transaction, org_id: int, closed: int, touched: Sequence[TouchedContact]
+    tx: Transaction, org_id: int, closed: int, touched: Sequence[TouchedContact], *, logs: bool = False
 ) -> AsyncIterator[tuple[EventPage, bool]]:
-    """Yield the rows from `closed` on, then all rows of touched contacts; the flag says which of both.
+    """Yield the events from `closed` on, or logs, then all those of touched contacts; the flag says which of both.
 
     The first still have rows of touched contacts. Raises NoPartsError if there are more than `MAX_UNFILED_ROWS`.
     """
     rows = 0
-    async for page, _ in read_pages(tx, org_id, closed, _BEYOND):
+    async for page, _ in read_pages(tx, org_id, closed, _BEYOND, logs=logs):
         if page is not None:
             rows += len(page)
+            if rows > MAX_UNFILED_ROWS:
+                raise NoPartsError("the parts are too far behind")
             yield page, False
     for start in range(0, len(touched), _TOUCHED_PER_PAGE):
         ids = [contact.contact_id for contact in touched[start : start + _TOUCHED_PER_PAGE]]
         after = store.FIRST_ID
-        while page := await store.read_contacts(tx, org_id, ids, _BEYOND, PAGE_ROWS, after):
+        while page := await store.read_contacts(tx, org_id, ids, _BEYOND, PAGE_ROWS, logs, after):
             rows += len(page)
             if rows > MAX_UNFILED_ROWS:
                 raise NoPartsError("the touched contacts have too many events")

@@ -58,7 +58,7 @@ class ReportCounter:
             async with asyncio.timeout(COUNT_TIMEOUT_S):
                 snapshot = None
                 if report.as_of is not None:
-                    if report.segments or (report.group or ("",))[0] in ("contact", "segment"):
+                    if report.segments or report.logs or (report.group or ("",))[0] in ("contact", "segment"):
                         return None  # only events have a past, and the SQL says so
                     snapshot = await self._gateway.snapshot_of(org_id, report.as_of)
                 request = CountRequest(

@@ -34,7 +34,8 @@ class ReportedEvents(NamedTuple):
     """What a report reads.
 
     `kernel`: says which events to read; with several segments, any of their kernels, because they read the same.
-    `by`, `value`: paths into the payload. `without`: contacts whose events are all unfiled, ascending.
+    `by`, `value`: paths into the payload. `without`: contacts whose events are all unfiled, ascending. `logs`: the
+    numbers of the logs that it counts.
     """
 
     kernel: Kernel
@@ -44,6 +45,7 @@ class ReportedEvents(NamedTuple):
     value: str | None
     as_of: Snapshot | None
     without: Array
+    logs: Array
 
 
 class SortedEvents(NamedTuple):
@@ -63,11 +65,13 @@ class SortedEvents(NamedTuple):
     row_groups: range = range(0)
 
 
-def _kept(wanted: ReportedEvents, event: Array, at: Array, stored_in: Array | None, without: Array | None) -> Array:
-    """Return the places of events that a report reads. `without`: whether an event is left out for its contact."""
-    kept, kernel = np.ones(len(event), bool), wanted.kernel
+def _kept(
+    wanted: ReportedEvents, logs: bool, event: Array, at: Array, stored_in: Array | None, without: Array | None
+) -> Array:
+    """Return the places of events, or logs, that a report reads. `without`: whether one is left out for its contact."""
+    kept, kernel = np.isin(event, wanted.logs) if logs else np.ones(len(event), bool), wanted.kernel
     if kernel.events is not None:
-        kept = np.logical_or.reduce([event == number for number in set(kernel.events)])
+        kept &= np.logical_or.reduce([event == number for number in set(kernel.events)])
     if not kernel.history:
         recent = at >= wanted.since
         kept &= recent if kernel.start is None else recent | (event == kernel.start)
@@ -88,9 +92,9 @@ def _kept(wanted: ReportedEvents, event: Array, at: Array, stored_in: Array | No
 class FileRuns:
     """The events of a file that a report reads, from its beginning to its end. Each row group is decoded once."""
 
-    def __init__(self, path: Path, wanted: ReportedEvents, texts: Texts) -> None:
-        """Open a file. Raises OSError, as does `until`."""
-        self._path, self._wanted, self._texts = path, wanted, texts
+    def __init__(self, path: Path, logs: bool, wanted: ReportedEvents, texts: Texts) -> None:
+        """Open a file of events, or of logs. Raises OSError, as does `until`."""
+        self._path, self._logs, self._wanted, self._texts = path, logs, wanted, texts
         footer = pq.read_metadata(path)
         typed = files.keys_of(footer)
         columns = ["contact", "event", "occurred_at"] + (["stored_in"] if wanted.as_of is not None else [])
@@ -138,7 +142,7 @@ class FileRuns:
         contact, event, at = (_array(group.batch, name) for name in ("contact", "event", "occurred_at"))
         stored_in = _array(group.batch, "stored_in") if wanted.as_of is not None else None
         without = np.isin(contact, wanted.without) if len(wanted.without) else None
-        rows = _kept(wanted, event, at, stored_in, without)
+        rows = _kept(wanted, self._logs, event, at, stored_in, without)
         if len(rows) < len(contact):
             contact, event, at = contact[rows], event[rows], at[rows]
         values = None if wanted.by is None else _texts_of(group, wanted.by, event, rows, wanted, texts)
@@ -388,7 +392,7 @@ def run_of_page(page: EventPage, names: Texts, wanted: ReportedEvents, texts: Te
     codes = np.array([names.number(name) for name in known.dictionary.to_pylist()], np.int64)
     event = codes[known.indices.to_numpy()] if len(codes) else np.zeros(0, np.int64)
     without = None if touched or not len(wanted.without) else np.isin(page.contacts, wanted.without)
-    rows = _kept(wanted, event, page.occurred_at, page.stored_in, without)
+    rows = _kept(wanted, page.logs, event, page.occurred_at, page.stored_in, without)
     ids = _ids(page.ids)
     order = np.lexsort((ids["low"][rows], ids["high"][rows], page.occurred_at[rows], page.contacts[rows]))
     rows = rows[order]

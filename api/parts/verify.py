@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from api.parts import files
-from api.parts.build import Slot, by_month, open_snapshot, page_table, read_pages
+from api.parts.build import Slot, open_snapshot, read_pages, tables_of
 from api.store import parts as store
 from api.store.database import Database
 
@@ -77,12 +77,10 @@ async def verify(database: Database, data_dir: Path, org_id: int) -> list[str]:
         parts = await store.list_parts(tx, org_id)
         numbers, months = await store.list_event_numbers(tx, org_id), await store.list_months(tx)
         touched = np.array([contact.number for contact in await store.list_touched(tx, org_id)], np.int64)
-        async for page, _ in read_pages(tx, org_id, 0, progress.closed):
-            if page is None:
-                continue
-            table = page_table(page, numbers).filter(pa.array(~np.isin(page.contacts, touched)))
-            for month, rows in by_month(table, months):
-                _count(expected, month, rows, progress.buckets)
+        for logs in (False, True):
+            async for page, _ in read_pages(tx, org_id, 0, progress.closed, logs=logs):
+                for month, table in () if page is None else tables_of(page, numbers, months):
+                    _count(expected, month, _without(table, touched), progress.buckets)
     for part in parts:
         path = files.path(data_dir, org_id, part.file)
         try:
@@ -90,7 +88,7 @@ async def verify(database: Database, data_dir: Path, org_id: int) -> list[str]:
                 if hashlib.file_digest(file, "sha256").digest() != part.sha256:
                     differences.append(f"{path} has changed since it was written")
             for table in _rows(path):
-                _count(found, part.month, table.filter(pa.array(~np.isin(table["contact"], touched))), progress.buckets)
+                _count(found, part.month, _without(table, touched), progress.buckets)
         except FileNotFoundError:
             differences.append(f"{path} is missing")
     for bucket, month in sorted(expected.keys() | found.keys()):
@@ -101,6 +99,10 @@ async def verify(database: Database, data_dir: Path, org_id: int) -> list[str]:
         elif total != other_total:
             differences.append(f"bucket {bucket} of month {month} has other events in parts than in the database")
     return differences
+
+
+def _without(table: pa.Table, contacts: np.ndarray) -> pa.Table:
+    return table.filter(pa.array(~np.isin(table["contact"], contacts)))
 
 
 def _rows(path: Path) -> Iterator[pa.Table]:

@@ -206,7 +206,8 @@ def confirmed_logs(chain_id: int, ranges: Sequence[BlockRange]) -> list[StoredLo
 
 
 @call
-def add_logs(chain_id: int, logs: Sequence[StoredLog], args: JsonTexts, at: datetime) -> None: ...
+def add_logs(chain_id: int, logs: Sequence[StoredLog], args: JsonTexts, at: datetime, added: int) -> None:
+    """Insert logs. `added`: `database.transaction_offset`, as for `set_log_contacts`."""
 
 
 @call
@@ -215,7 +216,7 @@ def add_dead_logs(chain_id: int, dead: Sequence[StoredLog], reasons: Sequence[st
 
 
 @call
-def set_log_contacts(logs: Sequence[StoredLog]) -> None:
+def set_log_contacts(logs: Sequence[StoredLog], added: int) -> None:
     """Set the contacts of logs that have none."""
 
 

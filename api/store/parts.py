@@ -18,6 +18,8 @@ from api.store.database import Transaction, load, transaction_offset
 from api.store.query import RowCount, Uuid, query
 
 _SQL = load("parts")
+LOGS = "logs"
+"""The name of the view of logs among the partitions of events."""
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 _EPOCH_2000_US = 946_684_800_000_000  # Postgres counts microseconds since the year 2000
 _ARRAY_HEADER_BYTES = 20
@@ -183,7 +185,7 @@ class MissingContactError(Exception):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events in columns. Moments are microseconds since the epoch."""
+    """Events in columns, or logs of chains. Moments are microseconds since the epoch."""
 
     contacts: np.ndarray
     occurred_at: np.ndarray
@@ -192,6 +194,7 @@ class EventPage(msgspec.Struct, frozen=True):
     ids: pa.FixedSizeBinaryArray
     events: pa.StringArray
     payloads: pa.StringArray
+    logs: bool
 
     def __len__(self) -> int:
         return len(self.contacts)
@@ -203,28 +206,31 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 @query
-async def find_page_end(tx: Transaction, org_id: int, since: int, until: int, rows: int) -> int | None: ...
+async def find_page_end(tx: Transaction, org_id: int, since: int, until: int, rows: int, logs: bool) -> int | None: ...
 
 
-async def read_page(tx: Transaction, org_id: int, since: int, until: int) -> EventPage | None:
-    """Return the events of the transactions from `since` up to, not including, `until`; None if there are none."""
-    return await _read(tx, "read_page", {"org_id": org_id, "since": since, "until": until})
+async def read_page(tx: Transaction, org_id: int, since: int, until: int, logs: bool) -> EventPage | None:
+    """Return the events of the transactions from `since` up to, not including, `until`; None if there are none.
+
+    `logs`, here and below: read the logs of chains instead.
+    """
+    return await _read(tx, "read_page", {"org_id": org_id, "since": since, "until": until, "logs": logs})
 
 
 async def read_part_of_transaction(
-    tx: Transaction, org_id: int, since: int, limit: int, after: str = FIRST_ID
+    tx: Transaction, org_id: int, since: int, limit: int, logs: bool, after: str = FIRST_ID
 ) -> EventPage | None:
     """Return the next events of one transaction; those after them have greater ids."""
-    values = {"org_id": org_id, "since": since, "limit": limit, "after": after}
+    values = {"org_id": org_id, "since": since, "limit": limit, "after": after, "logs": logs}
     return await _read(tx, "read_part_of_transaction", values)
 
 
 async def read_contacts(
-    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int, limit: int, after: str = FIRST_ID
+    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int, limit: int, logs: bool, after: str = FIRST_ID
 ) -> EventPage | None:
     """Return the next events of contacts from transactions below `until`; those after them have greater ids."""
     values = {"org_id": org_id, "contact_ids": list(contact_ids), "until": until, "limit": limit, "after": after}
-    return await _read(tx, "read_contacts", values)
+    return await _read(tx, "read_contacts", values | {"logs": logs})
 
 
 async def _read(tx: Transaction, statement: str, values: Mapping[str, Any]) -> EventPage | None:
@@ -247,6 +253,7 @@ async def _read(tx: Transaction, statement: str, values: Mapping[str, Any]) -> E
         pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(raw_ids) // 16, [None, pa.py_buffer(raw_ids)]),
         cut_texts(events or b"", fixed_width(event_lengths, ">i4")),
         _lines(payloads or b""),
+        values["logs"],
     )
 
 
@@ -314,7 +321,7 @@ async def clear_touched(tx: Transaction, org_id: int, contacts: Collection[Touch
 
 
 class PartFile(msgspec.Struct, frozen=True):
-    """A file of events. `month`: their partition, like `2026_11`, or `other`.
+    """A file of events. `month`: their partition, like `2026_11`, or `other`; `LOGS` for logs of chains.
 
     `first_at`, `last_at`: when the first and the last of them occurred, in microseconds since the epoch.
     """

@@ -170,9 +170,9 @@ ORDER BY o.org_id, o.block_number, o.log_index, o.id;
 -- add_logs --
 -- Insert logs; times of blocks are seconds since the epoch. Parameters arrive like payloads of events (events.sql).
 INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,
-                            block_hash, block_time, args, created_at)
+                            block_hash, block_time, args, created_at, stored_in)
 SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash,
-       to_timestamp(seconds), args::jsonb, :at ::timestamptz
+       to_timestamp(seconds), args::jsonb, :at ::timestamptz, (SELECT pg_current_xact_id()::text::bigint + :added ::bigint)
 FROM unnest(:org_id ::bigint[], :id ::uuid[], :contact_id ::uuid[], :contract ::text[], :event ::text[], :signature ::text[],
             :tx_hash ::text[], :log_index ::integer[], :digest ::uuid[], :block_number ::bigint[], :block_hash ::text[],
             :seconds ::bigint[], string_to_array(:args, chr(30)))
@@ -190,10 +190,14 @@ ON CONFLICT (org_id, chain_id, tx_hash, log_index) DO UPDATE
 SET block_number = excluded.block_number, reason = excluded.reason, died_at = excluded.died_at;
 
 -- set_log_contacts --
--- Set the contacts of logs that had none.
-UPDATE onchain_events o SET contact_id = k.contact_id
-FROM unnest(:org_id ::bigint[], :id ::uuid[], :contact_id ::uuid[]) AS k (org_id, id, contact_id)
-WHERE o.org_id = k.org_id AND o.id = k.id AND coalesce(o.contact_id, k.contact_id) = k.contact_id;    -- an expression: only the primary key fits
+-- Set the contacts of logs that had none. Parts have logs with a contact only, so these are stored from now on.
+WITH k AS MATERIALIZED (
+    SELECT org_id, id, contact_id, pg_current_xact_id()::text::bigint + :added ::bigint AS stored_in
+    FROM unnest(:org_id ::bigint[], :id ::uuid[], :contact_id ::uuid[]) AS k (org_id, id, contact_id)
+)
+UPDATE onchain_events o SET contact_id = k.contact_id, stored_in = k.stored_in
+FROM k
+WHERE o.org_id = k.org_id AND o.id = k.id AND num_nulls(o.contact_id) = 1;    -- an expression: only the primary key fits
 
 -- Reorganizations --------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ SELECT id FROM organizations o WHERE NOT EXISTS (SELECT FROM part_progress p WHE
 SELECT p.org_id FROM part_progress p
 WHERE p.folder = :folder AND (
     (SELECT count(*) FROM (
-        SELECT FROM events e
+        SELECT FROM events_and_logs e
         WHERE e.org_id = p.org_id AND e.stored_in >= p.closed AND e.stored_in < :oldest ORDER BY e.stored_in LIMIT :events) tail)
         >= CASE WHEN p.closed_at > :hour_ago ::timestamptz THEN :events ELSE 1 END
     OR EXISTS (
@@ -156,21 +156,21 @@ RETURNING true;
 -- Events -----------------------------------------------------------------------------------------------------------
 
 -- find_page_end --
--- The number of the transaction that stored the event after so many others.
-SELECT stored_in FROM events
-WHERE org_id = :org_id AND stored_in >= :since AND stored_in < :until
+-- The number of the transaction that stored the event, or log, after so many others.
+SELECT stored_in FROM events_and_logs
+WHERE is_log = :logs AND org_id = :org_id AND stored_in >= :since AND stored_in < :until
 ORDER BY stored_in OFFSET :rows LIMIT 1;
 
 -- read_page --
--- The events of transactions in [since, until), in arrays and joined texts: one row, whose columns need no parsing. A jsonb as text has no
+-- The events, or logs, of transactions in [since, until), in arrays and joined texts: one row, whose columns need no parsing. A jsonb as text has no
 -- line break, so that payloads need no array of their lengths.
 SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id),
        string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
     SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
-    FROM events e
+    FROM events_and_logs e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
-    WHERE e.org_id = :org_id AND e.stored_in >= :since AND e.stored_in < :until
+    WHERE e.is_log = :logs AND e.org_id = :org_id AND e.stored_in >= :since AND e.stored_in < :until
     OFFSET 0
 ) AS v;
 
@@ -180,20 +180,20 @@ SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_a
        string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
     SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
-    FROM (SELECT * FROM events
-          WHERE org_id = :org_id AND stored_in = :since AND id > :after ::uuid ORDER BY id LIMIT :limit) e
+    FROM (SELECT * FROM events_and_logs
+          WHERE is_log = :logs AND org_id = :org_id AND stored_in = :since AND id > :after ::uuid ORDER BY id LIMIT :limit) e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
     OFFSET 0
 ) AS v;
 
 -- read_contacts --
--- As `read_page`, of contacts: the next of their events that parts should have, after an id.
+-- As `read_page`, of contacts: the next of their events, or logs, that parts should have, after an id.
 SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id),
        string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
     SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
-    FROM (SELECT * FROM events
-          WHERE org_id = :org_id AND contact_id = ANY (:contact_ids ::uuid[]) AND stored_in < :until AND id > :after ::uuid
+    FROM (SELECT * FROM events_and_logs
+          WHERE is_log = :logs AND org_id = :org_id AND contact_id = ANY (:contact_ids ::uuid[]) AND stored_in < :until AND id > :after ::uuid
           ORDER BY id LIMIT :limit) e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
     OFFSET 0

@@ -11,7 +11,7 @@ ORDER BY p.at
 {% else %}
 WITH active AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, count(*) FILTER (WHERE occurred_at >= {{ macros.since() }}) AS events
-    FROM app_events
+    FROM {{ macros.events(period) }}
     WHERE {{ "event = :event AND " if event }}{{ macros.during(period, begin="previous") }}
     GROUP BY 1, 2
 ), compared AS (
@@ -20,7 +20,7 @@ WITH active AS (
 {% if event %}
 ), earlier AS (
     SELECT DISTINCT contact_id
-    FROM app_events
+    FROM {{ macros.events(period) }}
     WHERE event = :event AND {{ macros.before() }}
 {% endif %}
 )
@@ -30,7 +30,7 @@ SELECT t.at, count(c.contact_id) AS contacts,
 {% else %}
        -- One index lookup per contact of the period; the history of other contacts is not read.
        count(c.contact_id) FILTER (WHERE CASE WHEN c.before IS NULL THEN NOT EXISTS (
-           SELECT FROM app_events b WHERE b.contact_id = c.contact_id AND {{ macros.before("b.") }}) END) AS new,
+           SELECT FROM {{ macros.events(period, "b") }} WHERE b.contact_id = c.contact_id AND {{ macros.before("b.") }}) END) AS new,
 {% endif %}
        count(*) FILTER (WHERE c.before = t.at - CAST('1 ' || :every AS interval)) AS stayed,
        coalesce(sum(c.events), 0)::bigint AS events,

@@ -9,7 +9,7 @@ WITH {{ macros.cohorts(period, counted) }}, totals AS (
     SELECT p.cohort, date_trunc(:every, e.occurred_at, 'UTC') AS at, count(*) AS events,
            {{ "sum(" ~ macros.number("value", "e.payload", dotted) ~ ")" if value else "count(*)" }} AS total
     FROM members p
-    JOIN app_events e ON e.contact_id = p.contact_id
+    JOIN {{ macros.events(period, "e") }} ON e.contact_id = p.contact_id
     WHERE e.event = :event AND e.occurred_at >= p.began AND {{ macros.during(period, "e.") }}
     GROUP BY 1, 2
 {% endif %}

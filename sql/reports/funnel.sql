@@ -12,13 +12,13 @@ counted AS (
 {% else %}
 candidates AS (
     SELECT contact_id, min(occurred_at) AS first, max(occurred_at) + CAST(:within AS interval) AS last
-    FROM app_events
+    FROM {{ macros.events(period) }}
     WHERE event = :step_1 AND {{ macros.during(period) }}
     GROUP BY contact_id
 ), steps_taken AS (
     SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ macros.property(by, dotted) ~ " AS part" if by }}
     FROM candidates f
-    JOIN app_events e ON e.contact_id = f.contact_id AND e.occurred_at BETWEEN f.first AND f.last
+    JOIN {{ macros.events(period, "e") }} ON e.contact_id = f.contact_id AND e.occurred_at BETWEEN f.first AND f.last
     {{ macros.join_group(by) }}
     WHERE e.event IN ({% for step in steps %}:step_{{ step }}{{ ", " if not loop.last }}{% endfor %})
         AND {{ macros.during(period, "e.") }}

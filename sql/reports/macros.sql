@@ -5,6 +5,21 @@ CAST(:{{ name }} AS timestamptz)
 {% macro until(period) %}
 {{ "CAST(:until AS timestamptz)" if period.until else "CAST(:now AS timestamptz)" if period.past else "now()" }}
 {%- endmacro %}
+{# Events, and the logs of chains that the report names. A log occurs at the time of its block; it may be received much later. #}
+{% macro events(period, alias="") %}
+{% if period.logs %}
+(
+        SELECT id, contact_id, event, occurred_at, created_at, payload FROM app_events
+        UNION ALL
+        SELECT id, contact_id, contract || ':' || lower(event), block_time, block_time,
+               jsonb_build_object('chainId', chain_id, 'contract', contract, 'txHash', tx_hash, 'logIndex', log_index, 'blockNumber', block_number) || args
+        FROM onchain_events
+        WHERE contact_id IS NOT NULL AND NOT removed AND contract || ':' || lower(event) = ANY (CAST(:logs AS text[]))
+    ) {{ alias or "events" }}
+{%- else %}
+app_events{{ " " ~ alias if alias }}
+{%- endif %}
+{%- endmacro %}
 {# Events that occurred in the period. `created_at` is at most 7 days after `occurred_at` and at most 5 minutes before it. #}
 {# The bounds are values, not `now()`, because an expression of `now()` would be evaluated for every event. #}
 {% macro during(period, events="", begin="since") %}
@@ -61,9 +76,9 @@ cohorts AS (
 {%- else %}
 members AS (
     SELECT e.contact_id, min(e.occurred_at) AS began, date_trunc(:every, min(e.occurred_at), 'UTC') AS cohort
-    FROM app_events e
+    FROM {{ events(period, "e") }}
     WHERE e.event = :start AND {{ during(period, "e.") }}
-        AND NOT EXISTS (SELECT FROM app_events b WHERE b.contact_id = e.contact_id AND b.event = :start AND {{ before("b.") }})
+        AND NOT EXISTS (SELECT FROM {{ events(period, "b") }} WHERE b.contact_id = e.contact_id AND b.event = :start AND {{ before("b.") }})
     GROUP BY e.contact_id
 ), cohorts AS (
     SELECT cohort, count(*) AS size

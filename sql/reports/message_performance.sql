@@ -5,7 +5,7 @@ WITH period_messages AS (
     SELECT m.automation_id, m.node_id, m.channel, m.contact_id, m.status, m.sent_at,
            m.status IN ('sent', 'delivered') AS sent,
            {% if goal %}
-           EXISTS (SELECT FROM app_events e WHERE e.contact_id = m.contact_id AND e.event = :goal
+           EXISTS (SELECT FROM {{ macros.events(period, "e") }} WHERE e.contact_id = m.contact_id AND e.event = :goal
                    AND e.occurred_at > m.sent_at AND e.occurred_at <= m.sent_at + CAST(:within AS interval)
                    AND e.created_at > m.sent_at - interval '5 minutes') AS converted
            {% else %}

@@ -6,14 +6,14 @@ counted AS (
 {% else %}
 firsts AS (
     SELECT DISTINCT ON (contact_id) contact_id, occurred_at, id
-    FROM app_events
+    FROM {{ macros.events(period) }}
     WHERE {{ "event = :start AND " if start }}{{ macros.during(period) }}
     ORDER BY contact_id, occurred_at, id
 ), followed AS (
     SELECT e.contact_id, e.event, e.occurred_at, e.id,
            lag(e.event) OVER (PARTITION BY e.contact_id ORDER BY e.occurred_at, e.id) AS before
     FROM firsts f
-    JOIN app_events e ON e.contact_id = f.contact_id
+    JOIN {{ macros.events(period, "e") }} ON e.contact_id = f.contact_id
     WHERE (e.occurred_at, e.id) >= (f.occurred_at, f.id) AND e.occurred_at <= f.occurred_at + CAST(:within AS interval)
         AND {{ macros.during(period, "e.") }}
 ), numbered AS (

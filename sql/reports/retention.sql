@@ -7,7 +7,7 @@ returned AS (
 {% else %}
 later_events AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, max(occurred_at) AS last
-    FROM app_events
+    FROM {{ macros.events(period) }}
     WHERE {{ "event = :back AND " if back }}{{ macros.during(period) }}
     GROUP BY 1, 2
 ), returned AS (

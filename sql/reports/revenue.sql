@@ -10,7 +10,7 @@ SELECT {% if every %}date_trunc(:every, e.occurred_at, 'UTC') AS at, {{ macros.c
        {% endif %}{{ macros.property(by, dotted) ~ " AS part, " if by }}count(*) AS events, count(DISTINCT e.contact_id) AS contacts,
        sum(v.value) AS total, avg(v.value)::float8 AS mean,
        percentile_cont(0.5) WITHIN GROUP (ORDER BY v.value::float8) AS median, trim_scale(max(v.value)) AS largest
-FROM app_events e{{ macros.join_group(by) }}
+FROM {{ macros.events(period, "e") }}{{ macros.join_group(by) }}
 CROSS JOIN LATERAL (SELECT {{ macros.number("value", "e.payload", dotted) }} AS value OFFSET 0) v
 WHERE e.event = :event AND {{ macros.during(period, "e.") }}
 {% if every %}

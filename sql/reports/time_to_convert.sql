@@ -8,13 +8,13 @@ durations AS (
 ), {% else %}
 starts AS (
     SELECT contact_id, min(occurred_at) AS at
-    FROM app_events
+    FROM {{ macros.events(period) }}
     WHERE event = :start AND {{ macros.during(period) }}
     GROUP BY contact_id
 ), durations AS (
     SELECT s.contact_id, min(e.occurred_at) - s.at AS duration
     FROM starts s
-    LEFT JOIN app_events e ON e.contact_id = s.contact_id AND e.event = :goal AND e.occurred_at > s.at
+    LEFT JOIN {{ macros.events(period, "e") }} ON e.contact_id = s.contact_id AND e.event = :goal AND e.occurred_at > s.at
         AND e.occurred_at <= s.at + CAST(:within AS interval) AND {{ macros.during(period, "e.") }}
     GROUP BY s.contact_id, s.at
 ), {% endif %}

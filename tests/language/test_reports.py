@@ -25,13 +25,15 @@ from workbench.language.reports import (
     start_of_period,
 )
 
+LOG = f"0x{7:040x}:transfer"
 SINCE, UNTIL = "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"
+PERIOD = {"until": True, "past": False, "logs": False, "segment": ""}
 SINCE_VALUE = {"since": "2026-11-01T00:00:00+00:00"}
 PERIOD_VALUES = SINCE_VALUE | {"until": "2026-12-01T00:00:00+00:00"}
 NAMES = (
     *("since", "until", "now", "by", "by_key", "value", "value_key", "segment", "segment_0", "segment_1", "every"),
     *("periods", "limit", "within", "previous", "spans", "steps", "step_1", "step_2", "start", "event", "back", "goal"),
-    *("counted_0", "counted_1"),
+    *("logs", "counted_0", "counted_1"),
 )
 
 
@@ -54,8 +56,7 @@ def queried(report: ReportBody, **more: Any) -> tuple[list[dict[str, Any]], dict
 
 
 def structure(name: str, **more: Any) -> dict[str, Any]:
-    period = {"until": True, "past": False, "segment": ""}
-    return {"name": name, "period": period, "by": None, "dotted": [], "counted": ""} | more
+    return {"name": name, "period": PERIOD, "by": None, "dotted": [], "counted": ""} | more
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,12 @@ def structure(name: str, **more: Any) -> dict[str, Any]:
             {"steps": ["visit"], "by": "utm.source"},
             structure("funnel", steps=[1], by="event", dotted=["by"]),
             {"step_1": "visit", "within": "604800 seconds", "by": ["utm", "source"], "by_key": "utm.source"},
+        ),
+        (
+            Funnel,
+            {"steps": ["visit", LOG.replace("transfer", "Transfer")]},
+            structure("funnel", steps=[1, 2], period=PERIOD | {"logs": True}),
+            {"step_1": "visit", "step_2": LOG, "within": "604800 seconds", "logs": [LOG]},
         ),
         (
             Retention,
@@ -186,21 +193,24 @@ def test_the_end_of_the_period_is_given_or_the_watermark_or_the_moment_of_the_qu
     values = {"goal": "paid", "within": "604800 seconds"}
     now = datetime(2026, 11, 15, tzinfo=UTC)
     rendered, params = queried(read(MessagePerformance, goal="paid", until=None))
-    assert (rendered[0]["period"], params) == ({"until": False, "past": False, "segment": ""}, SINCE_VALUE | values)
+    assert (rendered[0]["period"], params) == (
+        {"until": False, "past": False, "logs": False, "segment": ""},
+        SINCE_VALUE | values,
+    )
     rendered, params = queried(read(MessagePerformance, goal="paid", until=None), now=now)
-    assert rendered[0]["period"] == {"until": False, "past": True, "segment": ""}
+    assert rendered[0]["period"] == {"until": False, "past": True, "logs": False, "segment": ""}
     assert params == SINCE_VALUE | values | {"now": "2026-11-15T00:00:00+00:00"}
     report = read(MessagePerformance, goal="paid", until=None, asOf="2026-11-20T12:00:00+02:00~1~2")
     rendered, params = queried(report, now=now)
-    assert rendered[0]["period"] == {"until": False, "past": True, "segment": ""}
+    assert rendered[0]["period"] == {"until": False, "past": True, "logs": False, "segment": ""}
     assert params == SINCE_VALUE | values | {"now": "2026-11-20T10:00:00+00:00"}
     rendered, params = queried(read(MessagePerformance, goal="paid", asOf="2026-11-20T12:00:00Z~1:2"))
-    assert rendered[0]["period"] == {"until": True, "past": True, "segment": ""}
+    assert rendered[0]["period"] == {"until": True, "past": True, "logs": False, "segment": ""}
     assert params == PERIOD_VALUES | values
 
 
 def test_a_report_of_one_segment_and_one_of_several() -> None:
-    period = {"until": True, "past": False}
+    period = {"until": True, "past": False, "logs": False}
     rendered, params = queried(read(ActiveUsers, segments=["vip"]))
     assert [item["period"] for item in rendered] == [period | {"segment": "segment"}]
     assert params["segment"] == "vip"

@@ -1,8 +1,9 @@
 """Random questions over random events: the answer from parts is that of the SQL, between changes of every kind.
 
 A world is an organization whose events are stored by transactions of its own, with many ties, mixed payloads and dates
-out of order. Between questions, events arrive, a transaction stays open, contacts are merged, separated and erased,
-parts are built, and builders are killed. Everything follows from a seed: `python -m tests.parts --questions 2000`.
+out of order, and logs of a chain. Between questions, events and logs arrive, a transaction stays open, contacts are
+merged, separated and erased, blocks are dropped and logs return, parts are built, and builders are killed. Everything
+follows from a seed: `python -m tests.parts --questions 2000`.
 """
 
 import asyncio
@@ -24,10 +25,13 @@ from api.contacts import erase, merge
 from api.crypto import EmailDisplay
 from api.parts import build
 from api.parts.count import CountRequest, ReportCounts, count
+from api.parts.verify import verify
 from api.query.formats import JsonText, stream
 from api.query.gateway import AnalystQuery, Gateway
 from api.query.reports import statement
+from api.store import chain
 from api.store.database import Transaction, transaction_offset
+from api.store.query import run
 from tests.ingest.conftest import Org
 from workbench.language.codec import encode
 from workbench.language.reports import (
@@ -49,6 +53,7 @@ from workbench.language.responses import MergeView
 START = datetime(2026, 9, 20, tzinfo=UTC)
 DAYS = 60
 NAMES = ("signup", "visit", "deposit", "trade", "exit")
+CHAIN, CONTRACT, LOGS = 5, f"0x{7:040x}", ("Transfer", "Approval")
 PATHS = ("amount", "method", "deep.usd", "a.b", "list.1", "absent")
 AMOUNTS = (
     *("5", "5.0", "2.50", "-3.125", "0", "1e2", "12345678901234567890.123456789", "9007199254740993", "0.0000001"),
@@ -58,6 +63,10 @@ METHODS = ('"card"', '"wire"', '"ä\\"\\\\\\n"', "1.50", "1.5", "true", "null", 
 _INSERT_CONTACT = """
     INSERT INTO contacts (org_id, id, external_id, attributes, created_at, updated_at)
     VALUES (%s, %s, %s, %s, %s, %s)"""
+_DROPPED_LOGS = """
+    SELECT id, contract, event, signature, tx_hash, log_index, block_number, args::text, digest, block_hash, contact_id
+    FROM onchain_events WHERE org_id = %s AND removed ORDER BY id"""
+_LOGS_WITHOUT_CONTACT = _DROPPED_LOGS.replace("removed", "contact_id IS NULL")
 _INSERT_EVENT = """
     INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key, stored_in)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, pg_current_xact_id()::text::bigint + %s)"""
@@ -73,6 +82,7 @@ class World:
         self.merges: list[str] = []
         self.watermarks: list[str] = []
         self.now = START + timedelta(days=DAYS)
+        self.block = 0  # the last one with a log
         self.answered: Counter[str] = Counter()  # questions that were answered from parts, by report
         self.left = 0  # questions that the kernels left to the SQL
         self.open = AsyncExitStack()  # a transaction with events that are not committed
@@ -101,19 +111,65 @@ class World:
             event_id, *rest = values
             await tx.execute(_INSERT_EVENT, (self.org.id, event_id, *rest, self._payload(), event_id, added))
 
+    async def add_logs(self, tx: Transaction, number: int) -> None:
+        logs = []
+        for _ in range(number):
+            self.block += 1
+            contact_id = self.chance.choice([None, *self.contacts])
+            event, block_hash, digest = self.chance.choice(LOGS), f"0x{self.block:064x}", self._id()
+            logs.append(
+                chain.StoredLog(
+                    *(self.org.id, self._id(), CONTRACT, event, f"{event}()", block_hash, 0, self.block),
+                    *(self._block_second(), self._payload(), digest, block_hash, contact_id),
+                )
+            )
+        await run(tx, chain.add_logs(CHAIN, logs, [log.args for log in logs], START, await transaction_offset(tx)))
+
+    async def change_logs(self, tx: Transaction, kind: str) -> None:
+        """Drop the last blocks, restore some of the logs that were dropped, or find the contacts of some."""
+        if kind == "drop":
+            above = self.block - self.chance.randint(1, 40)
+            await run(tx, chain.drop_logs(self.org.id, CHAIN, above, 1_000, self.now))
+            return
+        rows = await (
+            await tx.execute(_DROPPED_LOGS if kind == "restore" else _LOGS_WITHOUT_CONTACT, (self.org.id,))
+        ).fetchall()
+        logs = []
+        for id_, contract, event, signature, tx_hash, index, block, args, digest, block_hash, contact in rows[:20]:
+            position = (tx_hash, index + 1, block + self.chance.randint(0, 5), self._block_second())
+            contact_id = contact or self.chance.choice(self.contacts)
+            names = (self.org.id, str(id_), contract, event, signature)
+            logs.append(chain.StoredLog(*names, *position, args, str(digest), block_hash, str(contact_id)))
+        changed = (
+            chain.restore_logs(logs)
+            if kind == "restore"
+            else chain.set_log_contacts(logs, await transaction_offset(tx))
+        )
+        await run(tx, changed)
+
+    def _block_second(self) -> int:
+        return int((START + timedelta(hours=self.chance.randrange(DAYS * 24))).timestamp())
+
     async def change(self) -> None:
         """Make one change of a random kind."""
         database = self.org.intake.database
         changes = ("add", "add", "add", "open", "close", "merge", "undo", "erase", "build", "build", "kill")
-        match self.chance.choice(changes):
+        match kind := self.chance.choice((*changes, "logs", "drop", "restore", "assign")):
             case "add":
                 async with database.transaction() as tx:
                     await self.add_events(tx, self.chance.randint(1, 40))
+            case "logs":
+                async with database.transaction() as tx:
+                    await self.add_logs(tx, self.chance.randint(1, 40))
+            case "drop" | "restore" | "assign":
+                async with database.transaction() as tx:
+                    await self.change_logs(tx, kind)
             case "open":
                 await self.open.aclose()
                 tx = await self.open.enter_async_context(database.transaction())
                 await tx.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
                 await self.add_events(tx, 5)
+                await self.add_logs(tx, 5)
             case "close":
                 await self.open.aclose()
             case "merge" if len(self.contacts) > 5:
@@ -177,7 +233,11 @@ class World:
     # Questions
 
     def question(self) -> ReportBody:
-        """Return a random report."""
+        """Return a random report. Logs have no past."""
+        report = self._report()
+        return msgspec.structs.replace(report, as_of=None) if report.logs else report
+
+    def _report(self) -> ReportBody:
         chance = self.chance
         since = START + timedelta(hours=chance.randrange(DAYS * 12), microseconds=chance.choice([0, 1]))
         until = chance.choice([None, since + timedelta(hours=chance.randint(1, DAYS * 24))])
@@ -188,7 +248,8 @@ class World:
         if not past and chance.random() < 0.2:
             common["segments"] = tuple(chance.sample(["some", "others"], chance.randint(1, 2)))
         groups = [None, None, *PATHS, *(() if past else ("contact.plan", "contact.segments", "contact.externalId"))]
-        name = lambda: chance.choice((*NAMES, "unknown"))  # noqa: E731
+        names = (*NAMES, "unknown", *(f"{CONTRACT}:{name}" for name in LOGS))
+        name = lambda: chance.choice(names)  # noqa: E731
         every, by = chance.choice(["day", "week", "month"]), chance.choice(groups)
         within = chance.choice([1, 1800, 3600, 86_400, 40 * 86_400])
         match chance.randrange(7):
@@ -246,6 +307,7 @@ async def opened_world(org: Org, folder: Path, seed: int) -> World:
     await world.add_contacts(30)
     async with org.intake.database.transaction() as tx:
         await world.add_events(tx, 600)
+        await world.add_logs(tx, 200)
         for number, contact_id in enumerate(world.contacts):
             for segment in ("some",) * (number % 3 == 0) + ("others",) * (number % 2 == 0):
                 values = (org.id, segment, contact_id, START)
@@ -272,3 +334,5 @@ async def differences(world: World, questions: int) -> AsyncIterator[str]:
         if by_parts != by_sql:
             yield f"{encode(msgspec.to_builtins(report)).decode()}: {by_parts} from parts, {by_sql} by SQL"
     await world.close()
+    for difference in await verify(world.org.intake.database, world.folder, world.org.id):
+        yield difference

@@ -46,7 +46,7 @@ async def test_reports_on_few_contacts_read_few_rows(database, keyring, org_ids)
         connection.execute(_HISTORY)
     reader = await Readers(database, keyring).of(1)
     active_users = sql.statement(
-        "active_users", period={"until": False, "past": False, "segment": ""}, event=False, counted=""
+        "active_users", period={"until": False, "past": False, "logs": False, "segment": ""}, event=False, counted=""
     )
     for text in (active_users, sql.statement("missing_values"), suggestions.NEWEST_EVENTS):
         query = text

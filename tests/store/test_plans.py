@@ -170,7 +170,7 @@ def calls() -> list[Call[Any]]:
         chain.known_logs(1, LOGS),
         chain.confirmed_logs(1, [chain.BlockRange(1, 5, 10), chain.BlockRange(1, 7, 10)]),
         chain.restore_logs(LOGS),
-        chain.set_log_contacts(LOGS),
+        chain.set_log_contacts(LOGS, 0),
         chain.restore_entries(1, IDS, NOW),
         chain.drop_logs(1, 1, WAITING - 200, 1_000, NOW),
         chain.find_erased_wallets([1] * len(IDS), IDS),

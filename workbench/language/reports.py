@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from workbench.language.body import Body, Moment
+from workbench.language.event import LOG_NAME
 from workbench.language.problem import Problem, Problems
 from workbench.language.sql import tokenize
 
@@ -77,6 +78,11 @@ class ReportBody(Body, frozen=True, kw_only=True, rename="camel"):
         """Return the names of the events that the report is about, by the parameters of its query."""
         names = {name: getattr(self, name, None) for name in ("start", "event", "back", "goal")}
         return {parameter: name.lower() for parameter, name in names.items() if name is not None}
+
+    @property
+    def logs(self) -> list[str]:
+        """The names of logs among them, such as `0x…:transfer`. The report counts no other logs."""
+        return [name for name in dict.fromkeys(self.events().values()) if LOG_NAME.fullmatch(name)]
 
     def values(self) -> dict[str, Any]:
         """Return the values of its query by parameter, without those of the period, the group and the segments."""
@@ -246,8 +252,10 @@ def report_query(
     they were counted.
     """
     now = now if report.as_of is None else _moment(report.as_of)
-    period = {"until": report.until is not None, "past": now is not None}
+    period = {"until": report.until is not None, "past": now is not None, "logs": bool(report.logs)}
     params = report.values() | {"since": report.since.isoformat()}
+    if report.logs:
+        params["logs"] = report.logs
     if report.until is not None:
         params["until"] = report.until.isoformat()
     elif now is not None:

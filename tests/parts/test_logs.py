@@ -1,0 +1,94 @@
+"""Logs of chains in parts: files of their own, which reports that name a log read, exact after reorganizations."""
+
+import pytest
+
+from api.parts.verify import verify
+from api.store.database import sql_folder
+from api.store.parts import LOGS
+from tests.parts.conftest import Parts, send
+from tests.parts.test_touched import LATER, contact_ids, touched
+
+pytestmark = pytest.mark.plain
+
+NUMBERED = "pg_current_xact_id()::text::bigint"
+# A log of the contact `first`, and one without a contact.
+_INSERT = """
+    INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,
+                                digest, block_number, block_hash, block_time, args, created_at, stored_in)
+    SELECT %(org_id)s, gen_random_uuid(), contact_id, 5, '0x07', 'Transfer', 'Transfer()', gen_random_uuid()::text, 0,
+           gen_random_uuid(), 1, '0x01', now(), '{"value": 5}', now(), {stored_in}
+    FROM unnest(ARRAY[%(first)s, NULL]::uuid[]) AS c (contact_id)"""
+
+
+def insert(stored_in: str) -> str:
+    return _INSERT.replace("{stored_in}", stored_in)
+
+
+async def with_logs(parts: Parts) -> dict[str, str | int]:
+    """Build parts with a log; return the organization and two contacts, of which the log has the first."""
+    await send(parts.org, 40)
+    first, second, *_ = await contact_ids(parts)
+    values: dict[str, str | int] = {"org_id": parts.org.id, "first": first, "second": second}
+    await parts.org.intake.rows(insert(NUMBERED), **values)
+    await parts.build()
+    return values
+
+
+async def logs(parts: Parts) -> int:
+    """Return the number of logs in files, which are exact."""
+    assert await verify(parts.database, parts.folder, parts.org.id) == []
+    return sum(part.rows for part in await parts.listed() if part.month == LOGS)
+
+
+async def test_new_logs_are_added_like_events(parts: Parts) -> None:
+    values = await with_logs(parts)
+    assert await logs(parts) == 1
+    await parts.org.intake.rows(insert(NUMBERED), **values)
+    assert await touched(parts) == set()
+    await parts.build()
+    assert await logs(parts) == 2
+
+
+@pytest.mark.parametrize(
+    ("statement", "marked", "left"),
+    [
+        ("UPDATE onchain_events SET removed = true WHERE org_id = %(org_id)s", {"first"}, 0),
+        ("UPDATE onchain_events SET block_time = '2026-01-01' WHERE org_id = %(org_id)s", {"first"}, 1),
+        ("UPDATE onchain_events SET contact_id = %(second)s WHERE org_id = %(org_id)s", {"first", "second"}, 2),
+        ("DELETE FROM onchain_events WHERE org_id = %(org_id)s", {"first"}, 0),
+        (insert("0"), {"first"}, 2),
+    ],
+    ids=["dropped", "moved", "given to another", "deleted", "stored by an older process"],
+)
+async def test_contacts_of_logs_that_change_are_marked(
+    parts: Parts, statement: str, marked: set[str], left: int
+) -> None:
+    values = await with_logs(parts)
+    await parts.org.intake.rows(statement, **values)
+    assert await touched(parts) == {values[name] for name in marked}
+    assert await logs(parts) == 1
+    await parts.build(LATER)
+    assert await touched(parts) == set()
+    assert await logs(parts) == left
+
+
+async def test_a_log_that_returns_under_a_name_that_no_file_has_is_added(parts: Parts) -> None:
+    await with_logs(parts)
+    await parts.org.intake.rows("UPDATE onchain_events SET removed = true, event = 'Approval'")
+    await parts.build(LATER)
+    await parts.org.intake.rows("UPDATE onchain_events SET removed = false")
+    await parts.build(LATER)
+    assert await logs(parts) == 1
+
+
+async def test_contacts_of_logs_from_before_the_triggers_are_marked(parts: Parts) -> None:
+    values = await with_logs(parts)
+    for name in ("added", "changed", "deleted"):
+        await parts.org.intake.rows(f"DROP TRIGGER touch_contacts_of_{name} ON onchain_events")
+    await parts.org.intake.rows(insert("0"), **values)
+    assert await touched(parts) == set()
+    async with parts.database.transaction() as tx:
+        await tx.execute((sql_folder() / "triggers.sql").read_bytes())
+    assert await touched(parts) == {values["first"]}
+    await parts.build(LATER)
+    assert await logs(parts) == 2
