@@ -136,7 +136,8 @@ def delivery_failed(_: PlayedWorld, entry: StartedEntry) -> bool:
 
 def steps_before_failure(entry: StartedEntry) -> int:
     """Return the number of steps before the first failed delivery."""
-    failed = (number for number, step in enumerate(entry.steps) if step[1] == "failed" and step[3] in DELIVERY_ERRORS)
+    causes = {*DELIVERY_ERRORS, None}  # the erasure of the contact deletes causes
+    failed = (number for number, step in enumerate(entry.steps) if step[1] == "failed" and step[3] in causes)
     return next(failed, len(entry.steps))
 
 

@@ -14,7 +14,7 @@ from tests.chain.scripted import CONTRACT
 from tests.engine.killing import KILLS, MAX_KILLS, RETRIES, Kill
 from tests.engine.test_as_predicted import next_versions, waiting_paths
 from tests.inapp.wallet import evm_wallet
-from tests.language.strategies import EVENTS, TAGS, WHERES, graph_of, sound_graphs
+from tests.language.strategies import EVENTS, STEPS, TAGS, WHERES, graph_of, sound_graphs, ways_of
 from tests.language.strategies import filters as filter_lists
 from workbench.language.moves import MoveMode
 
@@ -238,6 +238,8 @@ ENGINES = (
     *[(True, False, True)] * 2,
     *((False, True, True), (True, True, True)),
 )
+# Whether deliveries have answers, and mail servers report
+FAILURES = (*[(False, False)] * 5, (True, False), (True, False), (False, True), (True, True))
 # The last ones use up all attempts of a message.
 ANSWERS = st.lists(st.sampled_from([*get_args(Answer), "refused"]), min_size=1, max_size=4).map(tuple) | st.just(
     ("refused",) * (len(RETRIES.delays_s or ()) + 1)
@@ -413,6 +415,9 @@ def worlds(draw: st.DrawFn) -> World:
     ]
     if on_chain:
         drawn = [draw(reading_logs(item)) for item in drawn]
+    answered, reported = draw(st.sampled_from(FAILURES))
+    if answered or reported:
+        drawn[0] = draw(sending(drawn[0]))
     if plain:
         drawn = [
             msgspec.structs.replace(item, graph=without(item.graph, "frequencyCap", "quietHours")) for item in drawn
@@ -432,12 +437,13 @@ def worlds(draw: st.DrawFn) -> World:
         played = [action for action in played if not isinstance(action, Import)]
     if not plain:
         more = [*draw(undone(tuple(drawn), tuple(played), len(own))), *draw(pauses(tuple(drawn)))]
-        more += draw(reports(len(own)))
+        if reported:
+            kind = draw(st.sampled_from(["bounced", "delayed", "complained"]))
+            more.append(Report(draw(st.sampled_from(REPORT_OFFSETS)), draw(st.integers(0, len(own) - 1)), kind))
         if on_chain:
             moments = draw(st.lists(st.sampled_from(TRANSFER_OFFSETS), min_size=1, max_size=3, unique=True))
             more += [Transfer(at, 0) for at in moments]
         played = sorted([*played, *more], key=lambda action: action.at)
-    answers = draw(ANSWERS) if draw(st.integers(0, 3)) == 3 else ()
     return World(
         draw(st.sampled_from(STARTS)),
         tuple(drawn),
@@ -447,9 +453,9 @@ def worlds(draw: st.DrawFn) -> World:
         late,
         tuple(draw(KILLS))[: MAX_KILLS if plain else 3] if kills else (),
         # A backtest takes as long as all other comparisons.
-        draw(st.integers(0, 6))
-        >= (3 if answers or any(isinstance(action, Undo | Publication | Pause | Report) for action in played) else 6),
-        answers,
+        draw(st.integers(0, 9))
+        >= (6 if answered or any(isinstance(action, Undo | Publication | Pause | Report) for action in played) else 9),
+        draw(ANSWERS) if answered else (),
     )
 
 
@@ -497,16 +503,13 @@ def pauses(draw: st.DrawFn, drawn: tuple[Automation, ...]) -> list[Action]:
 
 @st.composite
 def reading_logs(draw: st.DrawFn, automation: Automation) -> Automation:
-    """Draw an automation that starts by logs, or waits for them, or has one as its goal, in place of custom events."""
+    """Draw an automation that starts by logs, and one that waits for a log first, or has one as its goal."""
     trigger, graph = automation.trigger, automation.graph
     if trigger["type"] == "app_event" and not graph_of(graph).collects and draw(st.booleans()):
         trigger = draw(LOG_TRIGGERS)
     if draw(st.booleans()):
-        nodes = [
-            node | {"data": node["data"] | {"event": AWAITED_LOG}} if node["type"] == "wait_for_event" else node
-            for node in graph["nodes"]
-        ]
-        graph = graph | {"nodes": nodes}
+        wait = draw(STEPS["wait_for_event"]) | {"event": AWAITED_LOG}
+        graph = beginning_with(graph, {"id": "log", "type": "wait_for_event", "data": wait})
     elif "goal" in graph["settings"]:
         goal = graph["settings"]["goal"] | {"event": AWAITED_LOG}
         graph = graph | {"settings": graph["settings"] | {"goal": goal}}
@@ -514,12 +517,21 @@ def reading_logs(draw: st.DrawFn, automation: Automation) -> Automation:
 
 
 @st.composite
-def reports(draw: st.DrawFn, contacts: int) -> list[Action]:
-    """Draw the report of a mail server."""
-    if draw(st.integers(0, 7)) < 7:
-        return []
-    kind = draw(st.sampled_from(["bounced", "delayed", "complained"]))
-    return [Report(draw(st.sampled_from(REPORT_OFFSETS)), draw(st.integers(0, contacts - 1)), kind)]
+def sending(draw: st.DrawFn, automation: Automation) -> Automation:
+    """Draw an automation whose first step is a delivery that may fail."""
+    kind = draw(st.sampled_from(["send_email", "send_email", "send_webhook", "send_via"]))
+    step = {"id": "send", "type": kind, "data": draw(STEPS[kind])}
+    return msgspec.structs.replace(automation, graph=beginning_with(automation.graph, step))
+
+
+def beginning_with(graph: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
+    """Return the graph with another step before the first ones; all its handles lead to them."""
+    first, *others = graph["nodes"]
+    edges = [{"source": first["id"], "sourceHandle": None, "target": step["id"]}]
+    for edge in graph["edges"]:
+        is_first = edge["source"] == first["id"]
+        edges += [edge | {"source": step["id"], "sourceHandle": way} for way in ways_of(step)] if is_first else [edge]
+    return graph | {"nodes": [first, step, *others], "edges": edges}
 
 
 def without(graph: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -135,6 +135,53 @@ def test_failures_are_those_of_the_node_that_sends() -> None:
     assert outcomes([entry]) == [("completed", "completed")]
 
 
+MAIL = node("m", "send_email", subject="Hi", body="{{ contact.plan | default('?') }}")
+REFUSED, GONE = Failure("refused", "no"), Failure("gone", "never", permanent=True)
+FINAL = Failure("refused", "no", permanent=True)
+
+
+def mailed(failures: list[RecordedFailure], *after: timedelta) -> list[str]:
+    """Return the outcomes of an email for each event, with a cap of one in two days; the first one fails so."""
+    settings = {"frequencyCap": {"messages": 1, "seconds": 2 * 86_400}}
+    changes = [change(timedelta(0), version(1, MAIL, settings=settings))]
+    entries = play(changes, *paid(*after), failures={"e0": failures})
+    return [" ".join(step.outcome for step in entry.steps[1:]) for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("failures", "second_at", "expected"),
+    [
+        ([RecordedFailure("m", REFUSED, BEGIN + 3 * HOUR)], 2 * HOUR, ["failed sent", "skipped"]),  # while it waits
+        ([RecordedFailure("m", REFUSED, BEGIN + DAY)], 2 * DAY + 2 * HOUR, ["failed sent", "sent"]),  # from the first
+        ([RecordedFailure("m", FINAL, None)], 2 * HOUR, ["failed", "sent"]),
+        ([RecordedFailure("m", Failure("no_answer", "?", permanent=True), None)], 2 * HOUR, ["failed", "skipped"]),
+        (
+            [RecordedFailure("m", Failure("no_answer", "?"), BEGIN + HOUR), RecordedFailure("m", FINAL, None)],
+            2 * HOUR,
+            ["failed failed", "skipped"],
+        ),
+    ],
+)
+def test_a_failed_message_counts_from_its_first_attempt_until_it_is_given_up(
+    failures: list[RecordedFailure], second_at: timedelta, expected: list[str]
+) -> None:
+    assert mailed(failures, timedelta(0), second_at) == expected
+
+
+def test_a_message_that_is_tried_again_keeps_its_text() -> None:
+    plan = ValueChange(BEGIN + 2 * HOUR, "attributes.plan", UNSET, "pro")
+    changes = [change(timedelta(0), version(1, MAIL, MAIL | {"id": "n"}))]
+    tried = RecordedFailure("m", REFUSED, BEGIN + 3 * HOUR)
+    (entry,) = play(changes, *paid(HOUR), values=(plan,), failures={"e0": (tried,)})
+    assert [effect.body for decision in entry.decisions for effect in decision.effects] == ["?", "pro"]  # type: ignore[union-attr]
+
+
+def test_an_address_that_a_delivery_closes_gets_no_more_emails() -> None:
+    changes = [change(timedelta(0), version(1, MAIL))]
+    entries = play(changes, *paid(HOUR, DAY), failures={"e0": (RecordedFailure("m", GONE, None),)})
+    assert [steps_of(entry)[-1] for entry in entries] == [("m", "failed", HOUR), ("m", "skipped", DAY)]
+
+
 def moved(
     move: PastMove | None, *changes: LiveChange, arrivals: tuple[timedelta, ...] = (HOUR,)
 ) -> list[SimulatedEntry]:
