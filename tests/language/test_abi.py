@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,13 @@ from workbench.language.abi import (
     AbiWord,
     _keccak,
     address_problem,
+    argument_problem,
     checksum_address,
     event_topic,
+    normalize_argument,
     read_abi,
     read_signature,
+    value_problem,
 )
 
 ADDRESS = AbiWord("address", 20)
@@ -144,3 +148,173 @@ def test_the_package_with_the_missing_hash_function_is_named(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "eth_hash.auto", None)  # as if it were not installed
     with pytest.raises(ImportError, match=r'need eth-hash: pip install "event-workbench\[notebook\]"'):
         _keccak.__wrapped__()
+
+
+def word(kind: str, size: int) -> AbiWord:
+    return AbiWord(kind, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("A(bool a,address b,bytes1 c,bytes32 d)", [word("bool", 1), ADDRESS, word("bytes", 1), word("bytes", 32)]),
+        ("A(uint8 a,int256 b,int c)", [word("uint", 8), word("int", 256), word("int", 256)]),
+        ("A(bool[1] a,bool[65536] b)", [AbiArray(word("bool", 1), 1), AbiArray(word("bool", 1), 65_536)]),
+        ("A(tuple(uint8 x)[] a)", [AbiArray(AbiTuple((AbiParameter("x", word("uint", 8)),)), None)]),
+    ],
+)
+def test_each_type_is_read(text: str, kinds: list[object]) -> None:
+    assert [parameter.type for parameter in declared(text).parameters] == kinds
+
+
+def test_the_full_declaration_names_the_parts_of_tuples() -> None:
+    event = declared("A((bool ok,(address to,uint8[] parts) inner)[2] order,bytes data)")
+    assert event.full == "A((bool ok, (address to, uint8[] parts) inner)[2] order, bytes data)"
+    assert event.canonical == "A((bool,(address,uint8[]))[2],bytes)"
+
+
+def test_the_largest_signatures() -> None:
+    assert declared(f"A(bool {'x' * 1_991});").parameters[0].name == "x" * 1_991  # 2,000 characters
+    assert read_signature(f"A(bool {'x' * 1_992});") == "has 2,001 characters, at most 2,000 are allowed"
+    deep = "nests types more than 8 levels deep"
+    for fits, exceeds in (
+        ("A(bool" + "[]" * 7 + ")", "A(bool" + "[]" * 8 + ")"),
+        ("A(" + "(" * 7 + "bool" + ")" * 7 + ")", "A(" + "(" * 8 + "bool" + ")" * 8 + ")"),
+        ("A(" + "((" * 3 + "bool[]" + "),bool)" * 3 + ")", "A(" + "((" * 4 + "bool" + "),bool)" * 4 + ")"),
+    ):
+        declared(fits)
+        assert read_signature(exceeds) == deep
+    assert len(declared("A(bool indexed a,bool indexed b,bool indexed c)").parameters) == 3
+    four = "A(bool indexed a,bool indexed b,bool indexed c,bool indexed d)"
+    assert read_signature(four) == "has 4 indexed parameters: an event has at most 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("5(bool)", "has '5' where the name of the event should be"),
+        ("A bool", "has 'bool' where '(' should be"),
+        ("A(bool (", "has '(' where ',' should be"),
+        ("A(bool) %234567890123", "has '%234567890', which is not valid in a signature"),
+        ("A(bool[0])", "has an array of length 0: a fixed length is 1 to 65,536"),
+        ("A(bool[65537])", "has an array of length 65537: a fixed length is 1 to 65,536"),
+        ("A(bool[x])", "has an array of length x: a fixed length is 1 to 65,536"),
+        (
+            "A(bool[123456789012345678901])",
+            "has an array of length 12345678901234567890: a fixed length is 1 to 65,536",
+        ),
+        ("A(uint264 a)", f"has the type 'uint264', {NO_TYPE}"),
+        ("A(uint0008 a)", f"has the type 'uint0008', {NO_TYPE}"),
+        ("A(bytes0 a)", f"has the type 'bytes0', {NO_TYPE}"),
+        (f"A({'x' * 41} a)", f"has the type '{'x' * 40}', {NO_TYPE}"),
+    ],
+)
+def test_the_reason_why_a_signature_is_not_read(text: str, reason: str) -> None:
+    assert read_signature(text) == reason
+
+
+def test_only_a_signature_without_names_gets_those_of_a_standard() -> None:
+    names = [parameter.name for parameter in declared("Transfer(address arg0,address to,uint256 value)").parameters]
+    assert names == ["arg0", "to", "value"]
+
+
+def test_the_types_of_an_abi() -> None:
+    def nested(depth: int) -> list[object]:
+        inner: list[object] = [{"type": "bool", "name": "x"}]
+        for _ in range(depth):
+            inner = [{"type": "tuple", "name": "t", "components": inner}]
+        return inner
+
+    inputs = [
+        {"type": "bool", "name": "a"},
+        {"type": "uint8[2][]", "name": "b", "indexed": True},
+        {"type": "tuple[3]", "name": "", "components": [{"type": "bytes", "name": "x"}]},
+    ]
+    assert read_abi({"type": "event", "name": "A", "inputs": inputs}) == [
+        AbiEvent(
+            "A",
+            (
+                AbiParameter("a", word("bool", 1), False),
+                AbiParameter("b", AbiArray(AbiArray(word("uint", 8), 2), None), True),
+                AbiParameter("arg2", AbiArray(AbiTuple((AbiParameter("x", AbiBytes("bytes"), False),)), 3), False),
+            ),
+        )
+    ]
+    assert isinstance(read_abi({"type": "event", "name": "A", "inputs": nested(7)}), list)
+    assert read_abi({"type": "event", "name": "A", "inputs": nested(8)}) == (
+        "has an error in event A: inputs nest types more than 8 levels deep"
+    )
+    deepest = [{"type": "bool" + "[]" * 7, "name": "x"}]
+    assert isinstance(read_abi({"type": "event", "name": "A", "inputs": deepest}), list)
+    assert read_abi({"type": "event", "name": "A", "inputs": [{"type": "bool" + "[]" * 8}]}) == (
+        "has an error in event A: inputs[0].type nests types more than 8 levels deep"
+    )
+    assert read_abi({"type": "event", "name": "A", "inputs": [{"type": "bool", "name": "9" * 50}]}) == (
+        f"has an error in event A: inputs[0].name is '{'9' * 39}, which is not a valid name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "normalized"),
+    [
+        (word("uint", 48), "5", 5),
+        (word("uint", 48), 5, 5),
+        (word("uint", 56), 5, "5"),
+        (word("uint", 56), "5", "5"),
+        (word("uint", 8), "x", "x"),
+        (word("uint", 8), "1" * 100, int("1" * 100)),
+        (word("uint", 8), "1" * 101, "1" * 101),
+        (word("bytes", 2), "0xAB", "0xab"),
+        (AbiBytes("bytes"), "0xAB", "0xab"),
+        (AbiBytes("string"), "AB", "AB"),
+        (word("bool", 1), True, True),
+        (AbiArray(ADDRESS, None), ["0xAB", 5], ["0xab", 5]),
+        (AbiArray(ADDRESS, None), "0xAB", "0xAB"),
+        (AbiTuple((AbiParameter("a", ADDRESS),)), {"a": "0xAB", "b": "0xAB"}, {"a": "0xab", "b": "0xAB"}),
+        (AbiTuple((AbiParameter("a", ADDRESS),)), "0xAB", "0xAB"),
+    ],
+)
+def test_a_hand_written_value_gets_the_form_of_a_log(kind: AbiWord, value: Any, normalized: Any) -> None:
+    assert normalize_argument(kind, value) == normalized
+
+
+@pytest.mark.parametrize(
+    ("indexed", "value", "problem"),
+    [
+        (None, "0x" + "ab" * 32, None),
+        (None, "text", None),
+        (None, 5, "must be of type string"),
+        (False, 5, "must be of type string"),
+        (True, "0x" + "ab" * 32, None),
+        (True, "t", "must be 0x and 64 hexadecimal digits: a log contains only the hash of an indexed string"),
+    ],
+)
+def test_an_indexed_text_is_a_hash(indexed: bool | None, value: Any, problem: str | None) -> None:
+    assert argument_problem(AbiParameter("a", AbiBytes("string"), indexed), value) == problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "problem"),
+    [
+        (AbiArray(word("bool", 1), None), "x", "must be of type bool[]: an array"),
+        (AbiArray(word("bool", 1), None), 5, "must be of type bool[]: an array"),
+        (AbiArray(word("bool", 1), 2), [True], "must be of type bool[2]: an array of 2 values"),
+        (AbiArray(word("bool", 1), 2), [True, 5], "[1] must be of type bool: true or false"),
+        (word("uint", 48), 2**48 - 1, None),
+        (word("uint", 48), 2**48, f"must be of type uint48: 0 to {2**48 - 1}"),
+        (word("uint", 48), "5", "must be of type uint48, as a number: write 5"),
+        (word("int", 56), 5, "must be of type int56, as a string of its digits: write '5'"),
+        (word("int", 8), 128, "must be of type int8: -128 to 127"),
+        (word("int", 8), -128, None),
+    ],
+)
+def test_a_value_of_another_type_is_named(kind: AbiWord, value: Any, problem: str | None) -> None:
+    assert value_problem(kind, value) == problem
+
+
+def test_a_wrong_first_digit_of_an_address_is_found() -> None:
+    right = checksum_address("0x" + "ab" * 20)
+    assert address_problem(right) is None
+    assert address_problem("0xa" + right[3:].lower()) is None
+    assert (address_problem("0x" + right[2].swapcase() + right[3:]) or "").startswith("has a wrong checksum")
+    assert (address_problem("0xA" + "a" * 39) or "").startswith("has a wrong checksum")
