@@ -12,14 +12,19 @@ from workbench.language.body import read_value
 from workbench.language.connections import (
     HIDDEN,
     MAX_RETRY_AFTER_S,
+    MAX_SECRET,
+    MAX_SECRETS,
     MAX_TEMPLATES,
+    ConnectionBody,
     ConnectionDefinition,
+    ConnectionRequest,
     check_connections,
     compose_request,
     connections_of,
     read_answer,
     retry_after_in,
 )
+from workbench.language.problem import Problem
 from workbench.language.template import TemplateError
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -224,3 +229,71 @@ def test_a_preview_hides_secrets() -> None:
     definition = define(url=URL + "/{{ secrets.k }}", body={"a": "{{ secrets.k }}"})
     request = compose_request(definition, {}, {"k": HIDDEN}, "m")
     assert (request.url, request.body.decode()) == (f"{URL}/{HIDDEN}", f'{{"a":"{HIDDEN}"}}')
+
+
+@pytest.mark.parametrize("secrets", [{}, {"a": "x", "b": "x" * MAX_SECRET}, {f"s{n}": "x" for n in range(MAX_SECRETS)}])
+def test_secrets_are_read(secrets: dict[str, str]) -> None:
+    body = read_value(ConnectionBody, {"url": URL, "body": {}, "secrets": secrets}, "c")
+    assert isinstance(body, ConnectionBody)
+    assert body.secrets == secrets
+
+
+TOO_MANY = (Problem("c.secrets", "must be an object of at most 20 texts"),)
+NOT_A_SECRET = Problem("c.secrets.a", "must be a text of 1 to 4,096 printable characters")
+
+
+@pytest.mark.parametrize(
+    ("secrets", "problems"),
+    [
+        ([], TOO_MANY),
+        ({f"s{n}": "x" for n in range(MAX_SECRETS + 1)}, TOO_MANY),
+        ({"a": 5}, (NOT_A_SECRET,)),
+        ({"a": ""}, (NOT_A_SECRET,)),
+        ({"a": "x" * (MAX_SECRET + 1)}, (NOT_A_SECRET,)),
+        ({"a": "x\ny", "b": "ok", "1": "ok"}, (NOT_A_SECRET, Problem("c.secrets.1", NOT_A_FIELD))),
+    ],
+)
+def test_a_secret_that_cannot_be_sent_is_named_without_its_value(secrets: Any, problems: tuple[Problem, ...]) -> None:
+    assert read_value(ConnectionBody, {"url": URL, "body": {}, "secrets": secrets}, "c") == problems
+
+
+def test_the_whole_request() -> None:
+    written = {
+        "url": URL + "/{{ fields.path }}",
+        "method": "PUT",
+        "headers": {"X-Id": " X{{ messageId }} ", "Authorization": "Bearer {{ secrets.key }}"},
+        "body": {"text": "{{ fields.object }}"},
+    }
+    fields = {"path": "a b/é", "object": {"a/b": [1, "c/d"]}}
+    headers = {"x-id": "Xm1", "authorization": "Bearer k", "content-type": "application/json"}
+    sent = ConnectionRequest("PUT", URL + "/a%20b%2F%C3%A9", headers, b'{"text":{"a/b":[1,"c/d"]}}')
+    assert compose_request(define(**written), fields, {"key": "k"}, "m1") == sent
+    form = define(**written | {"headers": FORM, "body": {"a": "{{ fields.path }}", "n": 1.5, "none": None}})
+    sent = ConnectionRequest("PUT", URL + "/a%20b%2F%C3%A9", FORM, b"a=a+b%2F%C3%A9&n=1.5")
+    assert compose_request(form, fields, {}, "m1") == sent
+
+
+def test_a_url_that_its_values_make_invalid() -> None:
+    with pytest.raises(TemplateError) as error:
+        compose_request(define(url=URL + "/{{ fields.a }}"), {"a": "x" * 2_048}, {}, "m1")
+    assert str(error.value) == "the URL is not valid after its values were filled in"
+
+
+@pytest.mark.parametrize(
+    ("success", "permanent", "needed"),
+    [
+        (None, None, False),
+        ({"status": ["2xx"]}, {"status": [400]}, False),
+        ({"status": ["2xx"]}, {"where": "answer.a == 1"}, True),
+        ({"where": "answer.a == 1"}, None, True),
+    ],
+)
+def test_an_answer_is_read_if_a_rule_needs_it(success: Any, permanent: Any, needed: bool) -> None:
+    assert define(success=success, permanent=permanent).needs_answer is needed
+
+
+def test_a_rule_is_judged_at_the_moment_of_the_answer() -> None:
+    today = {"where": "answer.day | days_since == 0"}
+    for rules, outcome in (({"success": today}, "sent"), ({"permanent": today}, "permanent")):
+        assert define(**rules).outcome_of(200, {"day": "2026-11-20"}, NOW) == outcome
+        assert define(**rules).outcome_of(200, {"day": "2026-11-19"}, NOW) == "refused"
