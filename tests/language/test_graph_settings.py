@@ -1,25 +1,30 @@
 """The settings of an automation are read, and their problems are reported."""
 
 from datetime import time, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from workbench.language.filter import Filter
 from workbench.language.graph import (
+    MAX_ITEMS,
     AutomationSettings,
+    Edge,
     FrequencyCap,
     Goal,
     Graph,
     QuietHours,
     Reentry,
+    SettingName,
     follows_clocks,
     read_graph,
     read_settings,
 )
-from workbench.language.local_time import LONGEST_DAY
+from workbench.language.local_time import LONGEST_DAY, NOT_A_ZONE
+from workbench.language.locales import NOT_A_LOCALE
 
 
 def test_settings_are_part_of_the_graph() -> None:
@@ -117,3 +122,102 @@ values = st.recursive(
 @given(values)
 def test_reading_settings_never_raises(value: Any) -> None:
     assert isinstance(read_settings(value, "s"), AutomationSettings)
+
+
+TOO_SMALL = "must be a whole number from 1 to"
+
+
+@pytest.mark.parametrize(
+    ("written", "reasons"),
+    [
+        ([], ["graph.settings: must be an object"]),
+        ({"quiet": 1}, [f"graph.settings.quiet: unknown setting; the settings are {', '.join(get_args(SettingName))}"]),
+        ({"goal": 5}, ["graph.settings.goal: must be an object"]),
+        ({"reentry": {"policy": "x"}}, [
+            "graph.settings.reentry.policy: must be one of always, once, once_per, not_while_running"
+        ]),
+        ({"reentry": {"policy": "once_per", "days": 0}}, [f"graph.settings.reentry.days: {TOO_SMALL} 3,650"]),
+        ({"quietHours": {"from": "25:00", "to": 5}}, [
+            "graph.settings.quietHours.from: must be a time of day from 00:00 to 23:59, like 22:00",
+            "graph.settings.quietHours.to: must be a time of day from 00:00 to 23:59, like 22:00",
+        ]),
+        ({"quietHours": {"from": "09:00", "to": "09:00", "timezoneAttribute": ""}}, [
+            "graph.settings.quietHours.to: must differ from `from`, otherwise every hour would be quiet",
+            "graph.settings.quietHours.timezoneAttribute: must be the name of an attribute of the contact",
+        ]),
+        ({"timezone": "Mars"}, [f"graph.settings.timezone: {NOT_A_ZONE}"]),
+        ({"frequencyCap": {"messages": 0, "seconds": 0}}, [
+            f"graph.settings.frequencyCap.messages: {TOO_SMALL} 1,000",
+            f"graph.settings.frequencyCap.seconds: {TOO_SMALL} 31,622,400",
+        ]),
+        ({"frequencyCap": {"messages": 1, "per": "week", "seconds": 5}}, [
+            "graph.settings.frequencyCap.per: must be day; any other period is written as `seconds`",
+            "graph.settings.frequencyCap.seconds: has no effect with `per`: leave out one of them",
+        ]),
+        ({"holdout": 0}, ["graph.settings.holdout: must be a whole percentage from 1 to 50"]),
+        ({"holdout": 51}, ["graph.settings.holdout: must be a whole percentage from 1 to 50"]),
+        ({"localeAttribute": ""}, ["graph.settings.localeAttribute: must be the name of an attribute of the contact"]),
+        ({"defaultLocale": "12"}, [f"graph.settings.defaultLocale: {NOT_A_LOCALE}"]),
+        ({"goal": None, "holdout": None, "nope": None}, [
+            f"graph.settings.nope: unknown setting; the settings are {', '.join(get_args(SettingName))}"
+        ]),
+        ({"goal": None, "holdout": 0}, ["graph.settings.holdout: must be a whole percentage from 1 to 50"]),
+    ],
+)  # fmt: skip
+def test_the_reason_why_a_setting_is_left_out(written: Any, reasons: list[str]) -> None:
+    graph = read_graph({"settings": written})
+    assert isinstance(graph, Graph)
+    assert list(map(str, graph.settings.problems)) == reasons
+    assert replace(graph.settings, problems=()) == AutomationSettings()
+
+
+@pytest.mark.parametrize("holdout", [1, 50])
+def test_a_holdout_at_its_bounds(holdout: int) -> None:
+    graph = read_graph({"settings": {"holdout": holdout}})
+    assert isinstance(graph, Graph)
+    assert graph.settings == AutomationSettings(holdout=holdout)
+
+
+@pytest.mark.parametrize(
+    ("graph", "follows"),
+    [
+        ({}, False),
+        ({"nodes": 5, "settings": 5}, False),
+        ({"nodes": [5, {"type": "wait_until"}]}, True),
+        ({"nodes": [{"type": "collect"}]}, True),
+        ({"nodes": [{"type": "delay"}], "settings": {}}, False),
+        ({"settings": {"quietHours": {}}}, True),
+        ({"settings": {"frequencyCap": {"per": "day"}}}, True),
+        ({"settings": {"frequencyCap": {"seconds": 5}}}, False),
+        ({"settings": {"frequencyCap": 5}}, False),
+        ({"settings": {"quietHours": {}, "timezone": "Europe/Berlin"}}, False),
+        ({"nodes": [{"type": "wait_until"}], "settings": {"timezone": None}}, True),
+    ],
+)
+def test_a_graph_with_a_clock_and_no_time_zone_follows_that_of_the_organization(graph: Any, follows: bool) -> None:
+    assert follows_clocks(graph) is follows
+
+
+@pytest.mark.parametrize(
+    ("value", "reasons"),
+    [
+        ({"timezone": "Mars"}, [f"g.timezone: {NOT_A_ZONE}"]),
+        ({"nodes": [None] * (MAX_ITEMS + 1), "edges": 5}, [
+            f"g.nodes: has {MAX_ITEMS + 1} items, at most {MAX_ITEMS} are allowed",
+            "g.edges: must be an array",
+        ]),
+        ({"nodes": 5, "edges": [None] * (MAX_ITEMS + 1)}, [
+            "g.nodes: must be an array",
+            f"g.edges: has {MAX_ITEMS + 1} items, at most {MAX_ITEMS} are allowed",
+        ]),
+    ],
+    ids=["zone", "nodes", "edges"],
+)  # fmt: skip
+def test_the_reason_why_a_graph_is_not_read(value: Any, reasons: list[str]) -> None:
+    result = read_graph(value, "g")
+    assert isinstance(result, tuple)
+    assert list(map(str, result)) == reasons
+
+
+def test_a_graph_without_nodes_may_have_edges() -> None:
+    assert read_graph({"nodes": None, "edges": [{"source": "a", "target": "b"}]}) == Graph((), (Edge("", "a", "b"),))
