@@ -495,25 +495,25 @@ GROUP BY s.node_id, s.outcome
 ORDER BY s.node_id, s.outcome;
 
 -- count_messages_by_node --
--- The messages of the newest entries of an automation, counted as by `count_messages_of_entries`.
-SELECT m.node_id, m.channel, m.status, m.feedback, coalesce(s.cause, CASE WHEN m.status = 'skipped' THEN e.outcome END) AS cause,
-       count(*) AS messages, count(c.id) AS clicked
+-- The messages of the newest entries of an automation, counted as by `count_messages_of_entries`. The planner hashes the clicks of the
+-- organization, or looks them up for each message if they are too many; OFFSET 0 lets it know how many messages there are.
+SELECT node_id, channel, status, feedback, cause, count(*) AS messages, count(*) FILTER (WHERE is_clicked) AS clicked
 FROM (
-    SELECT id, outcome FROM entries WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :limit
-) e
-JOIN messages m ON m.org_id = :org_id AND m.entry_id = e.id
-LEFT JOIN LATERAL (
-    SELECT detail ->> 'cause' AS cause FROM entry_steps
-    WHERE m.status = 'skipped' AND org_id = :org_id AND entry_id = m.entry_id AND node_id = m.node_id
-        AND outcome IN ('skipped', 'undeliverable')
-    ORDER BY claim DESC, step DESC LIMIT 1
-) s ON true
-LEFT JOIN LATERAL (
-    SELECT id FROM events
-    WHERE m.track_clicks AND org_id = :org_id AND contact_id = m.contact_id AND event || '' = 'link.clicked'
-        AND created_at >= m.created_at AND payload ->> 'messageId' = m.id ::text
-    ORDER BY created_at LIMIT 1
-) c ON true
+    SELECT m.node_id, m.channel, m.status, m.feedback,
+           CASE WHEN m.status = 'skipped' THEN coalesce((
+               SELECT detail ->> 'cause' FROM entry_steps
+               WHERE org_id = :org_id AND entry_id = m.entry_id AND node_id = m.node_id AND outcome IN ('skipped', 'undeliverable')
+               ORDER BY claim DESC, step DESC LIMIT 1), e.outcome) END AS cause,
+           m.track_clicks AND EXISTS (
+               SELECT FROM events c
+               WHERE c.org_id = :org_id AND c.event = 'link.clicked' AND c.contact_id = m.contact_id
+                   AND c.payload ->> 'messageId' = m.id ::text) AS is_clicked
+    FROM (
+        SELECT id, outcome FROM entries WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :limit
+    ) e
+    JOIN messages m ON m.org_id = :org_id AND m.entry_id = e.id
+    OFFSET 0
+) m
 GROUP BY 1, 2, 3, 4, 5;
 
 -- Replaying dead entries -------------------------------------------------------------------------------------------
