@@ -105,6 +105,7 @@ CREATE TABLE workbench.contact_changes (
     cause       text NOT NULL CHECK (cause IN ('event', 'step', 'merge', 'import', 'person', 'refresh')),
     cause_id    uuid,                           -- the event (also of an import), the entry of the step, the merge, the key of the person
     stored_in   bigint NOT NULL,
+    event_at    timestamptz,                    -- `created_at` of the event that is the cause: all events of a batch have the same
     PRIMARY KEY (org_id, contact_id, changed_at, field)
 ) PARTITION BY RANGE (changed_at);
 CREATE INDEX contact_changes_stored ON workbench.contact_changes USING brin (org_id, stored_in) WITH (autosummarize='true');
@@ -1107,15 +1108,17 @@ CREATE VIEW analyst.merged_contacts WITH (security_invoker = true, security_barr
 
 -- Events of merged contacts are found by the contact that they were merged into: a filter on `contact_id` is then one on an index.
 CREATE VIEW analyst.contact_changes WITH (security_invoker = true, security_barrier = true) AS
-    SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes
+    SELECT contact_id, changed_at, field, old, new, cause, cause_id, event_at FROM workbench.contact_changes
     UNION ALL
-    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id
-    FROM (SELECT contact_id, changed_at, replaced, attributes, id, jsonb_object_keys(attributes) AS key FROM workbench.events
-          WHERE merged_from IS NULL AND changed_at IS NOT NULL) AS f
+    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id,
+           f.created_at
+    FROM (SELECT contact_id, changed_at, replaced, attributes, id, created_at, jsonb_object_keys(attributes) AS key
+          FROM workbench.events WHERE merged_from IS NULL AND changed_at IS NOT NULL) AS f
     WHERE f.replaced -> f.key IS DISTINCT FROM f.attributes -> f.key
     UNION ALL
-    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id
-    FROM (SELECT c.id AS contact_id, e.changed_at, e.replaced, e.attributes, e.id, jsonb_object_keys(e.attributes) AS key
+    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id,
+           f.created_at
+    FROM (SELECT c.id AS contact_id, e.changed_at, e.replaced, e.attributes, e.id, e.created_at, jsonb_object_keys(e.attributes) AS key
           FROM workbench.contacts c
           JOIN workbench.events e ON e.org_id = c.org_id AND e.contact_id = c.merged_into AND e.merged_from = c.id
           WHERE c.merged_into IS NOT NULL AND e.changed_at IS NOT NULL) AS f
@@ -1226,17 +1229,19 @@ CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barr
     WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
 
 -- For increments of segments: the rows of some contacts, a setting of the reader's connection, which can only remove rows. Only tables
--- with a row for each change of a contact that they show can be here.
+-- with a row for each change of a contact that they show can be here. The function is called immutable, so that the planner knows the
+-- contacts: it estimates their rows, reads them in the order of the table, and looks them up by hash where an index cannot. This is right
+-- while each query is planned after the setting, as the cursors of the gateway are.
 CREATE SCHEMA analyst_changed;
 
-CREATE FUNCTION workbench.changed_contacts() RETURNS uuid[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
+CREATE FUNCTION workbench.changed_contacts() RETURNS uuid[] LANGUAGE sql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog
     RETURN current_setting('workbench.changed_contacts')::uuid[];
 
 CREATE VIEW analyst_changed.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
            wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id, merged_from
     FROM workbench.events
-    WHERE contact_id = ANY ((SELECT workbench.changed_contacts())::uuid[]);
+    WHERE contact_id = ANY (workbench.changed_contacts());
 
 CREATE VIEW analyst_changed.contacts WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, email, wallet_address, external_id,
@@ -1244,11 +1249,11 @@ CREATE VIEW analyst_changed.contacts WITH (security_invoker = true, security_bar
                 ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
            tags, created_at, updated_at, email_domain, opted_out, erased_at
     FROM workbench.contacts
-    WHERE merged_into IS NULL AND id = ANY ((SELECT workbench.changed_contacts())::uuid[]);
+    WHERE merged_into IS NULL AND id = ANY (workbench.changed_contacts());
 
 CREATE VIEW analyst_changed.segment_members WITH (security_invoker = true, security_barrier = true) AS
     SELECT segment, contact_id, entered_at FROM workbench.segment_members
-    WHERE contact_id = ANY ((SELECT workbench.changed_contacts())::uuid[]);
+    WHERE contact_id = ANY (workbench.changed_contacts());
 
 -- A direct login sees these views instead of the analyst's views of the same name. They have no emails, because without the gateway
 -- nothing opens or masks them.
@@ -1276,15 +1281,17 @@ CREATE VIEW analyst_direct.merged_contacts WITH (security_invoker = true, securi
     WHERE merged_into IS NOT NULL AND erased_at IS NULL;
 
 CREATE VIEW analyst_direct.contact_changes WITH (security_invoker = true, security_barrier = true) AS
-    SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes WHERE field <> 'email'
+    SELECT contact_id, changed_at, field, old, new, cause, cause_id, event_at FROM workbench.contact_changes WHERE field <> 'email'
     UNION ALL
-    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id
-    FROM (SELECT contact_id, changed_at, replaced, attributes, id, jsonb_object_keys(attributes) AS key FROM workbench.events
-          WHERE merged_from IS NULL AND changed_at IS NOT NULL) AS f
+    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id,
+           f.created_at
+    FROM (SELECT contact_id, changed_at, replaced, attributes, id, created_at, jsonb_object_keys(attributes) AS key
+          FROM workbench.events WHERE merged_from IS NULL AND changed_at IS NOT NULL) AS f
     WHERE f.replaced -> f.key IS DISTINCT FROM f.attributes -> f.key
     UNION ALL
-    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id
-    FROM (SELECT c.id AS contact_id, e.changed_at, e.replaced, e.attributes, e.id, jsonb_object_keys(e.attributes) AS key
+    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id,
+           f.created_at
+    FROM (SELECT c.id AS contact_id, e.changed_at, e.replaced, e.attributes, e.id, e.created_at, jsonb_object_keys(e.attributes) AS key
           FROM workbench.contacts c
           JOIN workbench.events e ON e.org_id = c.org_id AND e.contact_id = c.merged_into AND e.merged_from = c.id
           WHERE c.merged_into IS NOT NULL AND e.changed_at IS NOT NULL) AS f

@@ -111,7 +111,7 @@ class Workbench(Reports):
           opted_out, erased_at
         - merged_contacts: id, merged_into, email, wallet_address, external_id, metadata, tags, created_at, updated_at,
           email_domain, opted_out
-        - contact_changes: contact_id, changed_at, field, old, new, cause, cause_id
+        - contact_changes: contact_id, changed_at, field, old, new, cause, cause_id, event_at
         - contacts_at(moment): id, email, wallet_address, external_id, metadata, tags, segments, opted_out, created_at
         - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at,
           sent_at, delivered_at

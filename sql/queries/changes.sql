@@ -8,11 +8,12 @@
 
 -- note_values --
 -- Note values that contacts are about to get; moments are microseconds since the epoch.
-INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
+INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in, event_at)
 SELECT r.org_id, r.contact_id,
        coalesce(timestamptz 'epoch' + r.moment_us * interval '1 microsecond',
                 greatest(:at ::timestamptz, c.updated_at + interval '1 microsecond') + r.step * interval '1 microsecond'),
-       r.field, r.old, r.new, :cause ::text, r.cause_id, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+       r.field, r.old, r.new, :cause ::text, r.cause_id, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint),
+       CASE WHEN :cause ::text = 'event' THEN :at ::timestamptz END
 FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], :fields ::text[], :old ::jsonb[], :new ::jsonb[], :cause_ids ::uuid[],
             :steps ::integer[], :moments_us ::bigint[])
     AS r (org_id, contact_id, field, old, new, cause_id, step, moment_us)
@@ -22,12 +23,13 @@ RETURNING true;
 -- note_attributes --
 -- Note which attributes are about to change when these are merged. `earlier`: values that earlier rows of the batch give the same
 -- attributes. Texts are separated as in `events.add_events`; an empty text is no object.
-INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
+INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in, event_at)
 SELECT r.org_id, r.contact_id,
        coalesce(timestamptz 'epoch' + r.moment_us * interval '1 microsecond',
                 greatest(:at ::timestamptz, c.updated_at + interval '1 microsecond') + coalesce(r.step, 0) * interval '1 microsecond'),
        'attributes.' || f.key, coalesce(r.earlier::jsonb -> f.key, c.attributes -> f.key), f.value, :cause ::text, r.cause_id,
-       (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+       (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint),
+       CASE WHEN :cause ::text = 'event' THEN :at ::timestamptz END
 FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], string_to_array(:attributes, chr(30)), string_to_array(:earlier, chr(30), ''),
             :cause_ids ::uuid[], :steps ::integer[], :moments_us ::bigint[])
     AS r (org_id, contact_id, attributes, earlier, cause_id, step, moment_us)

@@ -2,7 +2,7 @@
 -- belongs to: that of the event that made it, or of the entry whose step made it if it did not wait before, which comes before or
 -- after an entry of this automation. A choice of a topic is one, too, and an address that a bounce or complaint closed.
 {% import "backtest_macros.sql" as macros %}
-SELECT {{ "coalesce(m.contact_id, k.contact_id)" if merged else "k.contact_id" }} AS contact_id, k.changed_at, coalesce(s.at, k.changed_at) AS at, k.field, {{ macros.change(selection, "k.old") }} AS old, {{ macros.change(selection, "k.new") }} AS new,
+SELECT {{ "coalesce(m.contact_id, k.contact_id)" if merged else "k.contact_id" }} AS contact_id, k.changed_at, coalesce(s.at, k.event_at, k.changed_at) AS at, k.field, {{ macros.change(selection, "k.old") }} AS old, {{ macros.change(selection, "k.new") }} AS new,
        CASE WHEN k.cause = 'event' THEN k.cause_id::text WHEN s.at = e.created_at THEN e.event_id::text ELSE '' END AS event_id,
        CASE WHEN k.cause = 'event' THEN 0 WHEN {{ "e.automation_id > :automation" if own else "false" }} THEN 2 ELSE 1 END AS "order",
        {{ "coalesce(e.automation_id = :automation" ~ (" AND e.created_at >= :since" if live) ~ ", false)" if own else "false" }} AS is_own, k.cause,

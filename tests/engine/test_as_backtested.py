@@ -460,3 +460,25 @@ async def test_deliveries_fail_as_they_did(bench: EngineBench) -> None:
     automation = SimulatedAutomation(version.trigger, None, automation_id)
     played = list(backtest(automation, first, stored, until, bench.retries, (), made, live))
     assert [compare(real[entry.event.id], entry, first.id, until) for entry in played] == [None] * 4
+
+
+async def test_batches_within_a_millisecond_stay_apart(bench: EngineBench) -> None:
+    clock = ManualClock()
+    clock.ahead = timedelta(microseconds=MovedClock().now_us())
+    bench.clock = clock
+    is_pro = {"filters": [{"path": "contact.plan", "operator": "eq", "value": "pro"}]}
+    nodes: list[dict[str, Any]] = [{"id": "0", "type": "app_event"}, {"id": "1", "type": "condition", "data": is_pro}]
+    automation_id = await bench.automation(nodes, [("0", "1")])
+    since, until = from_us(0) + clock.ahead, from_us(0) + clock.ahead + PERIOD
+    await bench.ingest({"event": "deposit", "attributes": {"plan": "free"}})
+    await bench.drive()
+    clock.ahead += timedelta(microseconds=300)
+    await bench.ingest(*({"event": "noticed", "attributes": {"plan": plan}} for plan in ("trial", "pro")))
+    past = BacktestReader(bench, automation_id, since, until)
+    stored = [event for event in await past.events() if event.name == "deposit"]  # as the automation reads no others
+    first, made = contact_since(await past.contact(), await past.changes(), stored)
+    trigger = Trigger(names=frozenset({"deposit"}))
+    automation = SimulatedAutomation(trigger, graph_of(written_graph(nodes, [("0", "1")], {})), automation_id)
+    (entry,) = backtest(automation, first, stored, until, RETRIES, (), made)
+    assert [step.handle for step in entry.steps] == [None, "false"]
+    assert simulated_steps([entry]) == await steps(bench, automation_id)

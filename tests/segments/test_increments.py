@@ -192,6 +192,15 @@ async def test_the_tables_are_the_views_of_changed_contacts(acme: Team) -> None:
     assert {name: views["analyst", name] for name in known} == known
 
 
+async def test_the_planner_knows_the_changed_contacts(acme: Team) -> None:
+    some = "{11111111-1111-4111-8111-111111111111,22222222-2222-4222-8222-222222222222}"
+    async with await psycopg.AsyncConnection.connect(libpq_dsn(acme.org.service.dsn)) as connection:
+        await connection.execute("SELECT set_config('workbench.changed_contacts', %s, false)", (some,))
+        for table in TABLES:
+            plan = await (await connection.execute(f"EXPLAIN SELECT * FROM analyst_changed.{table}")).fetchall()
+            assert any(f"ANY ('{some}'::uuid[])" in line for (line,) in plan), plan
+
+
 def test_every_statement_that_changes_what_segments_read_leaves_a_trace() -> None:
     """A new statement needs a trace that `find_changed` sees, or must set `segments.watermark` to null."""
     named = re.compile(r"^-- (\w+) --$(.*?)(?=^-- \w+ --$|\Z)", re.MULTILINE | re.DOTALL)

@@ -1,6 +1,5 @@
 """Simulate one bucket: read the events of some contacts, write what the automations would have done. No network."""
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -53,7 +52,6 @@ _STEP_KIND = ("node", "kind", "outcome", "handle", "reason", "arrives")
 TURNED_AWAY = frozenset({"reentry", "loop_guard", JOINED})  # outcomes of entries that were not admitted
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_BATCH = timedelta(milliseconds=1)  # changes of one batch are dated microseconds apart
 
 
 class AutomationPayload(msgspec.Struct, frozen=True):
@@ -430,7 +428,6 @@ def contact_since(
     at_of, first_at = {event.id: event.at for event in events}, dict[datetime, str]()
     for event in events:
         first_at.setdefault(event.at, event.id)
-    moments, batch_at = [*first_at], _EPOCH
     others = [*topics]
     for change in changes:
         if change.is_own:
@@ -438,15 +435,10 @@ def contact_since(
         if not change.event_id:
             others.append(change)
             continue
-        by_event = change.order is ChangeOrder.BEFORE_WAKING
-        at, event_id = at_of.get(change.event_id), change.event_id
-        if at is None:  # of an event that was not read
-            at, event_id = change.at, ""
-            if by_event:
-                last = bisect_right(moments, at) - 1
-                begun = max(batch_at, moments[last]) if last >= 0 else batch_at
-                at = batch_at = begun if at - begun < _BATCH else at
-        if by_event and at in first_at:
+        at, event_id = at_of.get(change.event_id, change.at), change.event_id
+        if event_id not in at_of:  # of an event that was not read
+            event_id = ""
+        if change.order is ChangeOrder.BEFORE_WAKING and at in first_at:
             event_id = first_at[at]  # what events of one moment changed takes effect with the first of them
         others.append(msgspec.structs.replace(change, at=at, event_id=event_id))
     others.sort(key=attrgetter("at", "event_id", "order"))
