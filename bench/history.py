@@ -40,12 +40,12 @@ from bench.table import Reference, Row, interval_at_most
 from bench.traffic import BATCH, bodies, introductions
 
 _KINDS = {"new": (1, 0), "unchanged": (0, 0), "one attribute": (0, 1), "five attributes": (0, 5)}  # new_every, changing
-_SIZES = {"alone": 1, "in batches": BATCH}
+_SIZES = {"alone": (1, 60), "in batches": (BATCH, 5)}  # events of a transaction, transactions of a slice
 _UNCHANGED, _CHANGED = 1.01, 1.05
 _FOURS = 12  # of slices, in each round
-_SLICE_EVENTS = {1: 60, BATCH: 5 * BATCH}
 _RESAMPLES = 2_000
 _ORG_ID = 1
+_CLOCK, _KEYRING = Clock(), Keyring(SECRET)
 _merge_calls = identity._merge_calls
 _Batch = list[bytes]  # the events of a transaction
 
@@ -63,10 +63,13 @@ def measure(effort: Effort) -> Measurement:
     with postgres.running() as server:
         ours, reference = (postgres.prepared(server, name) for name in ("history", "no_history"))
         postgres.execute(reference.dsn, sql.SQL("DROP INDEX workbench.events_changed"))
-        asyncio.run(_introduce(ours, reference))
-        for (kind, (new_every, changing)), (size, events) in itertools.product(_KINDS.items(), _SIZES.items()):
-            batches = map(_events, bodies(events, new_every, changing))
-            fours = asyncio.run(_alternate(server, ours, reference, batches, events, effort.rounds))
+        reader = EventReader(_CLOCK, "bench")  # with the identifiers of all returning contacts in its cache
+        asyncio.run(_introduce(reader, ours, reference))
+        for (kind, (new_every, changing)), (size, (events, batches)) in itertools.product(
+            _KINDS.items(), _SIZES.items()
+        ):
+            slices = _slices(map(_events, bodies(events, new_every, changing)), batches)
+            fours = asyncio.run(_alternate(server, reader, (ours, reference), slices, effort.rounds))
             bound = _CHANGED if changing else _UNCHANGED
             rows += _rows(f"history: {kind}, {size}", fours, bound)
     return Measurement(rows, {})
@@ -75,12 +78,10 @@ def measure(effort: Effort) -> Measurement:
 class Ingest:
     """Stores events in one database, on one connection; `history` False: without noting what they change."""
 
-    def __init__(self, database: Database, *, history: bool) -> None:
-        self._history = history
+    def __init__(self, reader: EventReader, database: Database, *, history: bool) -> None:
+        self._reader, self._history = reader, history
         self._pool = Pool(database.dsn, size=1, hot=True)
-        keyring = Keyring(SECRET)
-        self._keys, self._clock, self._triggers = keyring.of(_ORG_ID), Clock(), Triggers(keyring)
-        self._reader = EventReader(self._clock, "bench")
+        self._keys, self._triggers = _KEYRING.of(_ORG_ID), Triggers(_KEYRING)
 
     async def __aenter__(self) -> "Ingest":
         await self._pool.open()
@@ -97,7 +98,7 @@ class Ingest:
         for batch in batches:
             events = [event for raw in batch if isinstance(event := self._read(raw), ParsedEvent)]
             async with self._pool.transaction() as tx:
-                await store.store_batch(tx, events, self._triggers, from_us(self._clock.now_us()))
+                await store.store_batch(tx, events, self._triggers, from_us(_CLOCK.now_us()))
 
     def _read(self, raw: bytes) -> object:
         return self._reader.read(_ORG_ID, self._keys, raw)
@@ -112,33 +113,42 @@ class Ingest:
         return time.process_time() + backend_cpu_seconds(self._backend)
 
 
-async def _introduce(*databases: Database) -> None:
+async def _introduce(reader: EventReader, *databases: Database) -> None:
     batches = [_events(body) for body in introductions()]
     for database in databases:
-        async with Ingest(database, history=True) as ingest:
+        async with Ingest(reader, database, history=True) as ingest:
             await ingest.store(batches)
         postgres.execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
+def _slices(batches: Iterator[_Batch], size: int) -> Iterator[list[_Batch]]:
+    while True:
+        yield list(itertools.islice(batches, size))
+
+
 async def _alternate(
-    server: Postgres, ours: Database, reference: Database, batches: Iterator[_Batch], events: int, rounds: int
+    server: Postgres,
+    reader: EventReader,
+    databases: tuple[Database, Database],
+    slices: Iterator[list[_Batch]],
+    rounds: int,
 ) -> list[tuple[list[SliceCost], list[SliceCost]]]:
     """Return the costs of two slices with history and of two without it, for all fours."""
-
-    def next_slice() -> list[_Batch]:
-        return list(itertools.islice(batches, _SLICE_EVENTS[events] // events))
-
+    ours, reference = databases
     fours = []
     admin = psycopg.connect(server.admin_dsn, autocommit=True)
     for _ in range(rounds):
-        async with Ingest(ours, history=True) as with_history, Ingest(reference, history=False) as without:
-            for slice_ in (next_slice(), next_slice()):  # plans and caches of new connections
+        async with (
+            Ingest(reader, ours, history=True) as with_history,
+            Ingest(reader, reference, history=False) as without,
+        ):
+            for slice_ in itertools.islice(slices, 2):  # plans and caches of new connections
                 await with_history.store(slice_)
                 await without.store(slice_)
             for _ in range(_FOURS):
                 gc.collect()
                 gc.disable()
-                first, second = next_slice(), next_slice()
+                first, second = itertools.islice(slices, 2)
                 order = ((with_history, first), (without, first), (without, second), (with_history, second))
                 costs = [await ingest.cost(slice_, admin) for ingest, slice_ in order]
                 gc.enable()
