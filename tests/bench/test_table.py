@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from bench.figures import Slice
@@ -7,6 +8,7 @@ from bench.table import (
     at_least,
     at_most,
     circumstances,
+    interval_at_most,
     line,
     number,
     ratio_at_least,
@@ -48,6 +50,12 @@ def test_a_row_compares_with_its_reference_round_by_round() -> None:
 )
 def test_the_median_keeps_the_promise_or_does_not(promise: Promise | None, is_met: bool | None) -> None:
     assert row("figure", "ms", [20.0], ("reference", [40.0]), promise).is_met is is_met
+
+
+def test_all_of_an_interval_keeps_a_promise() -> None:
+    interval = row("figure", "ms", [20.0, 22.0], ("reference", [20.0, 20.0]), interval_at_most(1.1))
+    assert interval.is_met
+    assert not msgspec.structs.replace(interval, promise=interval_at_most(1.09)).is_met
 
 
 def test_a_line_shows_figure_reference_ratio_spread_and_promise() -> None:
