@@ -2,7 +2,7 @@
 
 An event that `track` returned from is not lost when its process is killed, or the service cannot be reached. It has one
 idempotency key from the beginning, so the service stores it once, however often it is sent. Events that the service
-rejects are kept apart, the newest 10,000 of them, and logged.
+rejects are kept apart, the newest 16 MB of them, and logged.
 
     track → Spool.add → (a thread for each lane) Lane.oldest → POST /events/batch → Lane.settle
 
@@ -165,7 +165,7 @@ class Client:
     def rejected(self, limit: int = 1_000) -> list[RejectedEvent]:
         """Return the newest events that the service rejected, such as those older than seven days.
 
-        The folder keeps the newest 10,000 of all processes, or 16 MB of them.
+        The folder keeps the newest 16 MB of all processes.
         """
         return [RejectedEvent(rejected.error, decode(rejected.event)) for rejected in self._spool.rejected(limit)]
 
@@ -519,21 +519,25 @@ class _LaneSender(threading.Thread):
         # Events after one that waits are sent again, too, so that the order stays; they are stored once.
         waits = next((refusal for refusal in refused if refusal[1].startswith((RATE_LIMITED, UNAVAILABLE))), None)
         count = len(events) if waits is None else waits[0]
-        rejected = [(events[number], error) for number, error in refused if number < count]
-        dropped = self._spool.reject(self._number, rejected) if rejected else 0
+        rejected = [(number, error) for number, error in refused if number < count]
         if count:
             self.failure = None
             self._sender.has_sent = True
-        self._lane.settle(file, events[:count])
+        # Those before the first rejected one are settled even if the disk has no room for it.
+        first = rejected[0][0] if rejected else count
+        self._settle(file, events[:first], results)
         if rejected:
+            dropped = self._spool.reject(self._number, [(events[number], error) for number, error in rejected])
+            self._settle(file, events[first:count], results[first:])
             self._sender.report_rejected(len(rejected), dropped, rejected[-1][1])
-        if self._sender.on_receipt is not None:
-            self._hand_over(events[:count], results, self._sender.on_receipt)
         return count, None if waits is None else UnavailableError(waits[1])
 
-    def _hand_over(
-        self, events: Sequence[bytes], results: Sequence[JsonObject], on_receipt: "Callable[[Receipt], object]"
-    ) -> None:
+    def _settle(self, file: EventFile, events: Sequence[bytes], results: Sequence[JsonObject]) -> None:
+        """Note that the oldest events were accepted or rejected, and hand over their receipts."""
+        self._lane.settle(file, events)
+        on_receipt = self._sender.on_receipt
+        if on_receipt is None:
+            return
         with fork_lock():
             from workbench.events import Receipt
 

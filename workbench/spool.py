@@ -36,9 +36,8 @@ else:
     import fcntl
 
 LANES = 4  # files that are written, and sent, at a time. Events with the same contact are in one lane, in their order
-MAX_REJECTED = 10_000  # the oldest are dropped, so that invalid events cannot fill the disk
-MAX_REJECTED_BYTES = 16_777_216
-_REJECTED_SLACK = 1.1  # the file is rewritten when it is 10 % over a limit
+MAX_REJECTED_BYTES = 16_777_216  # the oldest are dropped, so that invalid events cannot fill the disk
+_REJECTED_SLACK = 1.1  # the file is rewritten when it is 10 % over the limit
 _FILE_BYTES = 16_777_216  # the size at which a new file begins
 _MAX_FILES = 32  # of a lane that are open; a process that takes over more would run out of descriptors
 _HEADER_BYTES = 20
@@ -358,9 +357,7 @@ class Spool:
                 for event, error in rejected:
                     # The line before it may have been cut off.
                     file.write(b"\n" + msgspec.json.encode(Rejection(self._key, lane, error, msgspec.Raw(event))))
-            content = path.read_bytes()
-            lines = content.count(b"\n")
-            if lines > MAX_REJECTED * _REJECTED_SLACK or len(content) > MAX_REJECTED_BYTES * _REJECTED_SLACK:
+            if path.stat().st_size > MAX_REJECTED_BYTES * _REJECTED_SLACK:
                 rejections = _read_rejections(path)
                 newest = _newest(rejections)
                 _write_rejections(path, newest)
@@ -371,7 +368,7 @@ class Spool:
         """Return rejected events, newest first."""
         with self._locked() as path:
             own, _ = self._own_rejections(path)
-        return own[::-1][: min(limit, MAX_REJECTED)]
+        return own[::-1][:limit]
 
     def retry_rejected(self) -> None:
         """Let the rejected events wait again, behind the others."""
@@ -478,9 +475,9 @@ def _read_rejections(path: Path) -> list[Rejection]:
 
 
 def _newest(rejections: Sequence[Rejection]) -> Sequence[Rejection]:
-    """Return the newest MAX_REJECTED, and of them as many as MAX_REJECTED_BYTES hold, but at least one."""
+    """Return as many of the newest as MAX_REJECTED_BYTES hold, but at least one."""
     size, first = 0, len(rejections)
-    for rejection in reversed(rejections[-MAX_REJECTED:]):
+    for rejection in reversed(rejections):
         size += len(msgspec.json.encode(rejection)) + 1
         if size > MAX_REJECTED_BYTES and first < len(rejections):
             break

@@ -90,7 +90,8 @@ def test_a_rejected_event_is_kept_with_its_error_and_stops_no_other(running: Run
 def test_rejected_events_are_logged_with_those_that_were_deleted(
     running: Running, spool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("workbench.spool.MAX_REJECTED", 10)
+    monkeypatch.setattr("workbench.spool.MAX_REJECTED_BYTES", 1_500)
+    monkeypatch.setattr("workbench.spool._REJECTED_SLACK", 2)
     with Client(f"http://127.0.0.1:{free_port()}", running.keys["live"], spool=spool) as client:
         for _ in range(15):
             client.track("not a name", external_id="c1")
@@ -100,9 +101,10 @@ def test_rejected_events_are_logged_with_those_that_were_deleted(
             client.flush()
             client.track("not a name", external_id="c1")
         error = client.rejected(1)[0].error
+    deleted = 17 - len(client.rejected())
     logged = [message for message in caplog.messages if message.startswith("rejected")]
     assert logged == [
-        f"rejected events in {spool}: 15 (5 older ones were deleted): {error}",
+        f"rejected events in {spool}: 15 ({deleted} older ones were deleted): {error}",
         f"rejected events in {spool}: 2: {error}",
     ]
 
@@ -233,6 +235,28 @@ def test_the_threads_that_send_survive_errors_of_the_disk_and_of_receipts(
             assert client.flush() == 0
     assert stored_keys(running, "client:disk") == sorted(keys)
     assert sorted(receipt.idempotency_key for receipt in receipts) == sorted(keys)
+
+
+def test_a_disk_without_room_for_a_rejected_event_takes_the_accepted_ones_before_it(
+    running: Running, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise SpoolError("no space left on device")
+
+    with Client(f"http://127.0.0.1:{free_port()}", running.keys["live"], spool=spool) as client:
+        keys = [client.track(name, external_id="c1") for name in ("client:one", "not a name", "client:two")]
+        client.close(timeout_s=0)
+    receipts: list[Receipt] = []
+    with Client(running.url, running.keys["live"], spool=spool, on_receipt=receipts.append) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(Spool, "reject", fail)
+            assert client.flush(timeout_s=2) == 2
+            assert str(client.failure) == "no space left on device"
+            assert [receipt.idempotency_key for receipt in receipts] == keys[:1]
+        assert client.flush() == 0
+    assert [(receipt.idempotency_key, receipt.accepted) for receipt in receipts] == [
+        (key, key != keys[1]) for key in keys
+    ]
 
 
 def test_rejected_events_do_not_keep_a_file_full(running: Running, spool: Path) -> None:

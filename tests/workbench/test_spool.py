@@ -236,7 +236,7 @@ def test_an_event_of_megabytes_is_kept(folder: Path) -> None:
 
 
 def test_the_newest_rejected_events_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spools, "MAX_REJECTED", 4)
+    monkeypatch.setattr(spools, "MAX_REJECTED_BYTES", 250)
     monkeypatch.setattr(spools, "_REJECTED_SLACK", 2)
     spool, other = open_spool(folder), open_spool(folder, "sk_live_other")
     other.reject(0, [(b"{}", "other")])

@@ -120,6 +120,26 @@ test("a lane whose events the service cannot store keeps no other", { timeout: 6
   assert.deepEqual([failures, client.failure.message, client.waiting], [1, "the server answered 500", 2_001 - others.length]);
 });
 
+test("a disk without room for a rejected event takes the accepted ones before it", async (t) => {
+  const spool = mkdtempSync(join(tmpdir(), "client-"));
+  t.after(() => rmSync(spool, { recursive: true }));
+  const error = "x".repeat(2_000);
+  const events = await serve(t, ({ event }) => (event === "bad" ? { accepted: false, error } : { accepted: true, idempotencyKey: event }));
+  const program = `import { Client } from ${JSON.stringify(import.meta.resolve("../dist/esm/index.js"))};
+    const receipts = [];
+    const onReceipt = ({ idempotencyKey }) => receipts.push(idempotencyKey);
+    const client = new Client({ url: ${JSON.stringify(events.url)}, key: "sk_live_x", spool: ${JSON.stringify(spool)}, onReceipt });
+    for (const event of ["one", "bad", "two"]) client.track(event, { externalId: "c1" });
+    process.stdout.write(JSON.stringify([await client.flush(1_000), receipts, /EFBIG/.test(client.failure.message)]));
+    process.exit();`;
+  // The limit of a file's size stands for the size of the disk.
+  const command = ["-c", 'ulimit -f 1; exec "$0" --no-warnings --input-type=module -e "$1"', process.execPath, program];
+  assert.deepEqual(JSON.parse((await promisify(execFile)("sh", command)).stdout), [2, ["one"], true]);
+  const next = new Client({ url: events.url, key: "sk_live_x", spool });
+  t.after(() => next.close());
+  assert.deepEqual([await next.flush(60_000), next.rejected().map(({ event }) => event.event)], [0, ["bad"]]);
+});
+
 /** Run a program that tracks an event and has nothing left to do; return the event that the next client sends. */
 async function endAndSend(t, url) {
   const spool = mkdtempSync(join(tmpdir(), "client-"));
