@@ -8,8 +8,11 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from tests.clients.conftest import Start
 from tests.installation import Installation, until
@@ -41,9 +44,48 @@ async def stored(installation: Installation) -> list[str]:
     return sorted(serial for (serial,) in rows)
 
 
-async def count(installation: Installation) -> int:
-    ((rows,),) = await query(installation.dsn, "SELECT count(*) FROM events")
-    return int(rows)
+async def stored_since(installation: Installation, transaction: int) -> tuple[int, int]:
+    """Return how many events later transactions stored, and the last one of these."""
+    statement = (
+        "SELECT count(*), coalesce(max(stored_in), %s) FROM events"
+        " WHERE org_id = (SELECT id FROM organizations) AND stored_in > %s"
+    )
+    ((count, last),) = await query(installation.dsn, statement, transaction, transaction)
+    return int(count), int(last)
+
+
+@contextmanager
+def forking_servers(installation: Installation, port: int) -> Iterator[Callable[[], int]]:
+    """Yield a function that starts a server on the port, and returns the id of its process."""
+    command = [sys.executable, "-m", "tests.clients.servers"]
+    with subprocess.Popen(
+        command,
+        env=installation.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+
+        def start() -> int:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            parent.stdin.write(f"{port}\n")
+            parent.stdin.flush()
+            return int(parent.stdout.readline())
+
+        try:
+            yield start
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def kill_server(process_id: int) -> None:
+    """Kill a process that is not our own child, and wait until it is gone."""
+    with suppress(ProcessLookupError):
+        while True:
+            os.kill(process_id, signal.SIGKILL)
+            time.sleep(0.001)
 
 
 def finish(process: "subprocess.Popen[str]") -> None:
@@ -80,18 +122,24 @@ async def test_killed_servers_lose_and_double_nothing(installation: Installation
     keys = await installation.organization()
     port = free_port()
     tracked: list[str] = []
-    with start("endless", f"http://127.0.0.1:{port}", keys["live"]) as process:
+    before = 0
+    with (
+        start("endless", f"http://127.0.0.1:{port}", keys["live"]) as process,
+        forking_servers(installation, port) as start_server,
+    ):
         reader = track(process, tracked)
-        for kill in range(SERVERS):
-            enough = await count(installation) + 1 + 49 * (kill % 4)
-            api = installation.start_api(port=port, wait=False)
+        for number in range(SERVERS):
+            _, before = await stored_since(installation, before)
+            server = start_server()
             until_s = time.monotonic() + TIMEOUT_S
-            while await count(installation) < enough:  # it is killed while it answers
+            while True:  # it is killed while it answers
+                rows, _ = await stored_since(installation, before)
+                if rows > 49 * (number % 4):
+                    break
                 assert process.poll() is None
                 assert time.monotonic() < until_s
-                await asyncio.sleep(0.01 + 0.02 * (kill % 3))
-            api.process.kill()
-            api.process.wait()
+                await asyncio.sleep(0.01 + 0.02 * (number % 3))
+            kill_server(server)
         installation.start_api(port=port)
         finish(process)
         reader.join()
