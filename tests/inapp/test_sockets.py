@@ -81,13 +81,13 @@ async def test_an_acknowledgement_counts_only_for_the_own_wallet(ann: Person, bo
 
 
 async def test_a_long_replay_continues_where_it_was_cut_off(ann: Person) -> None:
-    titles = [str(number) for number in range(1_000)]
+    titles = [str(number) for number in range(300)]  # 38 reads
     await ann.receive(*titles)
     async with ann.socket() as line:
-        assert await line.acknowledge(300) == titles[:300]
-        await delivered(ann, titles[:300])
+        assert await line.acknowledge(100) == titles[:100]
+        await delivered(ann, titles[:100])
     async with ann.socket() as line:
-        assert await line.acknowledge(700) == titles[300:]
+        assert await line.acknowledge(200) == titles[100:]
     await delivered(ann, titles)
 
 

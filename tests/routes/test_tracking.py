@@ -138,8 +138,8 @@ async def test_a_repeated_batch_over_the_rate_gets_further_each_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several workers, whose batches have more messages than the rate lets through while a request waits."""
-    monkeypatch.setattr(tracking, "RATE_WAIT_S", 1.0)
-    async with serving(service.dsn, Settings(ingest_rate=50, ingest_burst=20)) as limited:
+    monkeypatch.setattr(tracking, "RATE_WAIT_S", 0.3)
+    async with serving(service.dsn, Settings(ingest_rate=150, ingest_burst=20)) as limited:
         org = await limited.organization()
 
         async def send_until_stored(worker: str) -> int:
