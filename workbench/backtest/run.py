@@ -31,15 +31,7 @@ from workbench.backtest.simulate_bucket import (
     LivePayload,
     VersionPayload,
 )
-from workbench.backtest.source import (
-    BacktestScope,
-    BacktestSource,
-    ContactSample,
-    EventSelection,
-    Window,
-    contact_windows,
-    select,
-)
+from workbench.backtest.source import BacktestScope, BacktestSource, ContactSample, EventSelection, Window, select
 from workbench.backtest.starts import UnsentBroadcast, select_starts
 from workbench.backtest.worker import WorkerPool
 from workbench.connection import Connection
@@ -293,7 +285,6 @@ class _BucketFiles(msgspec.Struct, frozen=True):
                     if self.is_live:
                         contact_ids.update(frame["contact_id"].unique())
                     self.progress.show("reading ", read, 0.0, _READING_SHARE)
-        for part in contact_windows(slices):
             with closing(source.contacts(part)) as frames:
                 for frame in frames:
                     contacts.write(frame)

@@ -147,8 +147,9 @@ def _reads_addresses(automation: SimulatedAutomation) -> bool:
     return any(not ADDRESS_PATHS.isdisjoint(context_paths(node)) for node in graph.nodes)
 
 
-_MAX_EVENTS_PER_QUERY = 300_000  # a query may stream for five minutes
-_MAX_EVENTS_OF_CONTACTS = 1_200_000  # of whose contacts one query reads the rows, which are shorter than events
+# A query may stream for five minutes. That of contacts finds those of all events of the part before its first row, for
+# which it has ten seconds.
+_MAX_EVENTS_PER_QUERY = 300_000
 _HASHES = 2**32  # a contact is in a sample if the first 32 bits of its hash are below share * 2**32
 
 
@@ -161,19 +162,6 @@ class Window(msgspec.Struct, frozen=True):
     @property
     def params(self) -> dict[str, Any]:
         return {"since": self.since.isoformat(), "until": self.until.isoformat()}
-
-
-def contact_windows(slices: Sequence[tuple[Window, int]]) -> list[Window]:
-    """Return windows for the queries of contacts: many contacts have events in more than one slice."""
-    windows: list[Window] = []
-    total = 0
-    for window, events in slices:
-        if windows and total + events <= _MAX_EVENTS_OF_CONTACTS:
-            windows[-1], total = Window(windows[-1].since, window.until), total + events
-        else:
-            windows.append(window)
-            total = events
-    return windows
 
 
 class ContactSample(msgspec.Struct, frozen=True):
