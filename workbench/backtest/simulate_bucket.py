@@ -250,7 +250,7 @@ class BucketSimulator:
 class _Simulation:
     """The tables of one automation for one bucket, row by row.
 
-    A step is three numbers: those of its entry and of its kind, and its time. Most steps of a bucket are of few kinds.
+    A step is three numbers: that of its entry, that of its kind, and its time. The steps of a bucket are of few kinds.
     """
 
     def __init__(self, automation: SimulatedAutomation) -> None:
@@ -293,10 +293,10 @@ class _Simulation:
 
     def write(self, folder: Path, bucket: int) -> None:
         tables = {name: _table(self._rows[name], SCHEMAS[name]) for name in (ENTRIES, CONTACT_TOTALS, DIFFERENCES)}
-        steps = _table(self._rows[STEPS], {"number": pl.UInt32, "what": pl.UInt32, "at": _TIME})
+        steps = _table(self._rows[STEPS], {"entry": pl.UInt32, "kind": pl.UInt32, "at": _TIME})
         kinds = _table([*self._step_kinds], {name: SCHEMAS[STEPS][name] for name in _STEP_KIND})
-        entries = tables[ENTRIES].select("entry", "contact")[steps["number"]]
-        tables[STEPS] = pl.concat([entries, kinds[steps["what"]], steps.select("at")], how="horizontal")
+        entries = tables[ENTRIES].select("entry", "contact")[steps["entry"]]
+        tables[STEPS] = pl.concat([entries, kinds[steps["kind"]], steps.select("at")], how="horizontal")
         for name, rows in tables.items():
             (folder / name).mkdir(parents=True, exist_ok=True)
             rows.select(*SCHEMAS[name]).write_parquet(folder / name / f"{bucket:06}.parquet", compression="lz4")
