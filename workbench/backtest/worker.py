@@ -116,8 +116,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     simulator = BucketSimulator(msgspec.convert(decode(requests.readline()), BucketTask))
-    # Looking for cycles while the rows of a bucket are made takes a tenth of the time. There are none but of errors, and
-    # these are freed after the bucket.
+    # Looking for cycles while the rows of a bucket are made takes a tenth of the time. Only errors make any; these are
+    # freed after the bucket.
     gc.disable()
     gc.freeze()
     for line in requests:
