@@ -19,6 +19,7 @@ from psycopg import sql
 from api.clock import to_us, uuid7
 from api.parts import build, files
 from api.parts.builders import of_organization
+from api.store import parts as store
 from api.store.database import Database, key_value_dsn
 from bench import batches, parts, postgres, singles, site
 from bench.effort import Effort, Measurement
@@ -53,7 +54,7 @@ def _build(server: postgres.Postgres, events: int) -> list[Row]:
     rounds = [asyncio.run(_build_once(server, key_value_dsn(database.dsn), folder)) for _ in range(_ROUNDS)]
     builder, backends = ([spent / events * 1e6 for spent in of_kind] for of_kind in zip(*rounds, strict=True))
     both = [*map(sum, zip(builder, backends, strict=True))]
-    built = sum(file.stat().st_size for file in files.list_files(folder, _ORG)) / events
+    built = asyncio.run(_listed_bytes(key_value_dsn(database.dsn))) / events
     name = f"parts of {events / 1e6:g} M events"
     return [
         row(f"{name}: builder, CPU", "µs/event", builder),
@@ -95,6 +96,12 @@ async def _build_once(server: postgres.Postgres, dsn: str, folder: Path) -> tupl
             await build.build(own, folder, _ORG, lambda: datetime.now(UTC))
             seconds = time.process_time() - begun
     return seconds, cpu_seconds(server.pid) - before
+
+
+async def _listed_bytes(dsn: str) -> int:
+    """Return the bytes of the files, without those that were merged and are deleted soon."""
+    async with Database(dsn, org=str(_ORG)) as database, database.transaction() as tx:
+        return (await store.summarize_parts(tx, _ORG)).size
 
 
 def _stored_bytes(dsn: str) -> int:
