@@ -33,10 +33,13 @@ from api.private_files import make_folder
 from api.store import parts as store
 from api.store.database import Database, Transaction, is_distributed
 from api.store.locks import BUILDING, try_turn
-from api.store.parts import EventPage, PartFile, Progress
+from api.store.parts import EVENT_ROWS, LOG_ROWS, EventPage, PartFile, Progress, RowKind
 
 FIRST_PAGE_ROWS, PAGE_ROWS, PAGE_BYTES = 2_000, 50_000, 20_000_000
 STEP_ROWS, STEP_BYTES = 250_000, 50_000_000
+    1_000_000,
+    150_000_000,
+)  # smaller steps make files that are merged soon, which costs a fifth of a build
 BUCKET_ROWS = 8_000_000  # a bucket with more is divided
 MAX_SMALL_FILES = 8  # of a bucket and month, beside the largest
 MERGED_FILES = 16  # at a time
@@ -240,7 +243,7 @@ class _Builder:
                     closed = end
                     if is_full:
                         break
-            async for page, _ in read_pages(tx, self._org_id, progress.closed, closed, logs=True):
+            async for page, _ in read_pages(tx, self._org_id, progress.closed, closed, LOG_ROWS):
                 if page is not None:
                     rows += len(page)
                     collected.add(page, numbers, months)
@@ -271,8 +274,8 @@ class _Builder:
             known, written, collected = len(names), [], _Collected(progress.buckets)
             for start in range(0, len(touched), TOUCHED_PER_PAGE):
                 ids = [contact.contact_id for contact in touched[start : start + TOUCHED_PER_PAGE]]
-                for logs in (False, True):
-                    async for page in _read_contacts(tx, self._org_id, ids, progress.closed, logs):
+                for kind in (EVENT_ROWS, LOG_ROWS):
+                    async for page in _read_contacts(tx, self._org_id, ids, progress.closed, kind):
                         collected.add(page, names, months)
                         if collected.is_full:
                             written += self._write(collected.drain(progress.keys), progress.keys)
@@ -375,33 +378,33 @@ class _Builder:
 
 
 async def read_pages(
-    tx: Transaction, org_id: int, since: int, until: int, *, logs: bool = False
+    tx: Transaction, org_id: int, since: int, until: int, kind: RowKind = EVENT_ROWS
 ) -> AsyncIterator[tuple[EventPage | None, int | None]]:
     """Yield events, or logs, with the number below which all have been read; None within a transaction."""
-    rows = FIRST_PAGE_ROWS
+    limit = FIRST_PAGE_ROWS
     while since < until:
-        end = await store.find_page_end(tx, org_id, since, until, rows, logs)
+        end = await store.find_page_end(tx, org_id, since, until, limit, kind.logs)
         end = until if end is None else max(end, since + 1)
-        if end > since + 1 or await store.find_page_end(tx, org_id, since, end, 2 * rows, logs) is None:
-            page = await store.read_page(tx, org_id, since, end, logs)
+        if end > since + 1 or await store.find_page_end(tx, org_id, since, end, 2 * limit, kind.logs) is None:
+            page = await store.read_page(tx, org_id, since, end, kind)
             yield page, end
-            rows = _following_rows(page, rows)
+            limit = _following_rows(page, limit)
         else:  # one transaction with very many events, such as those from before transactions were numbered
             after = store.FIRST_ID
-            while page := await store.read_part_of_transaction(tx, org_id, since, rows, logs, after):
+            while page := await store.read_part_of_transaction(tx, org_id, since, limit, kind, after):
                 yield page, None
-                after, rows = page.last_id, _following_rows(page, rows)
+                after, limit = page.last_id, _following_rows(page, limit)
             yield None, end
         since = end
 
 
 async def _read_contacts(
-    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int, logs: bool
+    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int, kind: RowKind
 ) -> AsyncIterator[EventPage]:
-    rows, after = FIRST_PAGE_ROWS, store.FIRST_ID
-    while page := await store.read_contacts(tx, org_id, contact_ids, until, rows, logs, after):
+    limit, after = FIRST_PAGE_ROWS, store.FIRST_ID
+    while page := await store.read_contacts(tx, org_id, contact_ids, until, limit, kind, after):
         yield page
-        after, rows = page.last_id, _following_rows(page, rows)
+        after, limit = page.last_id, _following_rows(page, limit)
 
 
 def _following_rows(page: EventPage | None, rows: int) -> int:

@@ -12,7 +12,7 @@ from api.parts.build import PAGE_ROWS, read_pages
 from api.store import parts as store
 from api.store.analyst import Snapshot, export_snapshot
 from api.store.database import Transaction
-from api.store.parts import EventPage, PartFile, Progress, TouchedContact
+from api.store.parts import EVENT_ROWS, EventPage, PartFile, Progress, RowKind, TouchedContact
 
 MAX_UNFILED_ROWS = 1_000_000  # that are not in files
 _TOUCHED_PER_PAGE = 500
@@ -56,14 +56,14 @@ async def read_listing(tx: Transaction, data_dir: Path, org_id: int) -> Listing:
 
 
 async def read_unfiled(
-    tx: Transaction, org_id: int, closed: int, touched: Sequence[TouchedContact], *, logs: bool = False
+    tx: Transaction, org_id: int, closed: int, touched: Sequence[TouchedContact], kind: RowKind = EVENT_ROWS
 ) -> AsyncIterator[tuple[EventPage, bool]]:
     """Yield the events from `closed` on, or logs, then all those of touched contacts; the flag says which of both.
 
     The first still have rows of touched contacts. Raises NoPartsError if there are more than `MAX_UNFILED_ROWS`.
     """
     rows = 0
-    async for page, _ in read_pages(tx, org_id, closed, _BEYOND, logs=logs):
+    async for page, _ in read_pages(tx, org_id, closed, _BEYOND, kind):
         if page is not None:
             rows += len(page)
             if rows > MAX_UNFILED_ROWS:
@@ -72,7 +72,7 @@ async def read_unfiled(
     for start in range(0, len(touched), _TOUCHED_PER_PAGE):
         ids = [contact.contact_id for contact in touched[start : start + _TOUCHED_PER_PAGE]]
         after = store.FIRST_ID
-        while page := await store.read_contacts(tx, org_id, ids, _BEYOND, PAGE_ROWS, logs, after):
+        while page := await store.read_contacts(tx, org_id, ids, _BEYOND, PAGE_ROWS, kind, after):
             rows += len(page)
             if rows > MAX_UNFILED_ROWS:
                 raise NoPartsError("the touched contacts have too many events")

@@ -16,6 +16,7 @@ from api.parts import files
 from api.parts.build import Slot, open_snapshot, read_pages, tables_of
 from api.store import parts as store
 from api.store.database import Database
+from api.store.parts import EVENT_ROWS, LOG_ROWS
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MAX_COUNTED_TAIL = 1_000_000
@@ -77,8 +78,8 @@ async def verify(database: Database, data_dir: Path, org_id: int) -> list[str]:
         parts = await store.list_parts(tx, org_id)
         numbers, months = await store.list_event_numbers(tx, org_id), await store.list_months(tx)
         touched = np.array([contact.number for contact in await store.list_touched(tx, org_id)], np.int64)
-        for logs in (False, True):
-            async for page, _ in read_pages(tx, org_id, 0, progress.closed, logs=logs):
+        for kind in (EVENT_ROWS, LOG_ROWS):
+            async for page, _ in read_pages(tx, org_id, 0, progress.closed, kind):
                 for month, table in () if page is None else tables_of(page, numbers, months):
                     _count(expected, month, _without(table, touched), progress.buckets)
     for part in parts:

@@ -7,7 +7,7 @@ would cost more than all else that a builder does.
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -184,6 +184,16 @@ class MissingContactError(Exception):
     """Events belong to a contact that has no row."""
 
 
+class RowKind(NamedTuple):
+    """Which rows are read: events, or logs of chains. Without `payloads`, these are empty texts."""
+
+    logs: bool = False
+    payloads: bool = True
+
+
+EVENT_ROWS, LOG_ROWS = RowKind(), RowKind(logs=True)
+
+
 class EventPage(msgspec.Struct, frozen=True):
     """Events in columns, or logs of chains. Moments are microseconds since the epoch."""
 
@@ -209,33 +219,36 @@ class EventPage(msgspec.Struct, frozen=True):
 async def find_page_end(tx: Transaction, org_id: int, since: int, until: int, rows: int, logs: bool) -> int | None: ...
 
 
-async def read_page(tx: Transaction, org_id: int, since: int, until: int, logs: bool) -> EventPage | None:
-    """Return the events of the transactions from `since` up to, not including, `until`; None if there are none.
-
-    `logs`, here and below: read the logs of chains instead.
-    """
-    return await _read(tx, "read_page", {"org_id": org_id, "since": since, "until": until, "logs": logs})
+async def read_page(tx: Transaction, org_id: int, since: int, until: int, kind: RowKind) -> EventPage | None:
+    """Return the events of the transactions from `since` up to, not including, `until`; None if there are none."""
+    return await _read(tx, "read_page", {"org_id": org_id, "since": since, "until": until}, kind)
 
 
 async def read_part_of_transaction(
-    tx: Transaction, org_id: int, since: int, limit: int, logs: bool, after: str = FIRST_ID
+    tx: Transaction, org_id: int, since: int, limit: int, kind: RowKind, after: str = FIRST_ID
 ) -> EventPage | None:
     """Return the next events of one transaction; those after them have greater ids."""
-    values = {"org_id": org_id, "since": since, "limit": limit, "after": after, "logs": logs}
-    return await _read(tx, "read_part_of_transaction", values)
+    values = {"org_id": org_id, "since": since, "limit": limit, "after": after}
+    return await _read(tx, "read_part_of_transaction", values, kind)
 
 
 async def read_contacts(
-    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int, limit: int, logs: bool, after: str = FIRST_ID
+    tx: Transaction,
+    org_id: int,
+    contact_ids: Sequence[str],
+    until: int,
+    limit: int,
+    kind: RowKind,
+    after: str = FIRST_ID,
 ) -> EventPage | None:
     """Return the next events of contacts from transactions below `until`; those after them have greater ids."""
     values = {"org_id": org_id, "contact_ids": list(contact_ids), "until": until, "limit": limit, "after": after}
-    return await _read(tx, "read_contacts", values | {"logs": logs})
+    return await _read(tx, "read_contacts", values, kind)
 
 
-async def _read(tx: Transaction, statement: str, values: Mapping[str, Any]) -> EventPage | None:
+async def _read(tx: Transaction, statement: str, values: Mapping[str, Any], kind: RowKind) -> EventPage | None:
     await tx.begin()
-    cursor = await tx.cursor(binary=True).execute(_SQL[statement].encode(), values)
+    cursor = await tx.cursor(binary=True).execute(_SQL[statement].encode(), {**values, **kind._asdict()})
     result = cursor.pgresult
     assert result is not None
     cells = [result.get_value(0, column) for column in range(result.nfields)]
@@ -253,7 +266,7 @@ async def _read(tx: Transaction, statement: str, values: Mapping[str, Any]) -> E
         pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(raw_ids) // 16, [None, pa.py_buffer(raw_ids)]),
         cut_texts(events or b"", fixed_width(event_lengths, ">i4")),
         _lines(payloads or b""),
-        values["logs"],
+        kind.logs,
     )
 
 

@@ -162,12 +162,13 @@ WHERE is_log = :logs AND org_id = :org_id AND stored_in >= :since AND stored_in 
 ORDER BY stored_in OFFSET :rows LIMIT 1;
 
 -- read_page --
--- The events, or logs, of transactions in [since, until), in arrays and joined texts: one row, whose columns need no parsing. A jsonb as text has no
--- line break, so that payloads need no array of their lengths.
+-- The events, or logs, of transactions in [since, until), in arrays and joined texts: one row, whose columns need no parsing. A jsonb as
+-- text has no line break, so that payloads need no array of their lengths.
 SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id),
        string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
-    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event,
+           CASE WHEN :payloads THEN e.payload::text ELSE '' END AS payload
     FROM events_and_logs e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
     WHERE e.is_log = :logs AND e.org_id = :org_id AND e.stored_in >= :since AND e.stored_in < :until
@@ -179,7 +180,8 @@ FROM (
 SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id),
        string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
-    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event,
+           CASE WHEN :payloads THEN e.payload::text ELSE '' END AS payload
     FROM (SELECT * FROM events_and_logs
           WHERE is_log = :logs AND org_id = :org_id AND stored_in = :since AND id > :after ::uuid ORDER BY id LIMIT :limit) e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
@@ -191,7 +193,8 @@ FROM (
 SELECT array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id),
        string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, E'\n')
 FROM (
-    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event, e.payload::text AS payload
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.event,
+           CASE WHEN :payloads THEN e.payload::text ELSE '' END AS payload
     FROM (SELECT * FROM events_and_logs
           WHERE is_log = :logs AND org_id = :org_id AND contact_id = ANY (:contact_ids ::uuid[]) AND stored_in < :until AND id > :after ::uuid
           ORDER BY id LIMIT :limit) e
