@@ -36,7 +36,7 @@ from api.store.locks import BUILDING, try_turn
 from api.store.parts import EVENT_ROWS, LOG_ROWS, EventPage, PartFile, Progress, RowKind
 
 FIRST_PAGE_ROWS, PAGE_ROWS, PAGE_BYTES = 2_000, 50_000, 20_000_000
-STEP_ROWS, STEP_BYTES = 250_000, 50_000_000
+STEP_ROWS, STEP_BYTES = (
     1_000_000,
     150_000_000,
 )  # smaller steps make files that are merged soon, which costs a fifth of a build

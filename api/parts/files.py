@@ -170,6 +170,7 @@ def _plain_values(payloads: pa.StringArray, is_plain: np.ndarray, keys: Sequence
     words = np.ndarray(len(content) - _WORD_BYTES, np.uint64, content, strides=(1,))  # that begin at each byte
     beginnings, lengths = words[names], ends - names
     all_bytes = pa.py_buffer(content)
+    even = pa.array(np.arange(0, 2 * len(payloads), 2, dtype=np.int32))
     for key in keys:
         name = key.encode()
         found = np.flatnonzero((lengths == len(name)) & (beginnings & _mask(len(name)) == _word(name)))
@@ -179,7 +180,7 @@ def _plain_values(payloads: pa.StringArray, is_plain: np.ndarray, keys: Sequence
         bounds = np.zeros(2 * len(payloads) + 1, np.int32)
         bounds[2 * row[found]], bounds[2 * row[found] + 1], bounds[-1] = starts[found], stops[found], len(content)
         both = pa.StringArray.from_buffers(2 * len(payloads), pa.py_buffer(np.maximum.accumulate(bounds)), all_bytes)
-        yield both.take(pa.array(np.arange(0, len(both), 2)))
+        yield both.take(even)
 
 
 def _word(text: bytes) -> np.uint64:
