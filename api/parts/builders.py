@@ -1,6 +1,6 @@
 """Processes that build parts: an engine looks every minute, and starts one if there is enough to do.
 
-A process of its own, because building uses a core for seconds and a few hundred megabytes, and an engine has to send
+A process of its own, because building uses a core for seconds and up to 700 MB, and an engine has to send
 messages meanwhile. It has a low priority. Of several engines, one builds for an organization at a time; of several
 machines, the one whose data folder has the files, until no engine has looked after that folder for an hour. With
 `WORKBENCH_PARTS=off` an engine drops the parts in its folder instead, because nothing would remove erased contacts from
