@@ -38,7 +38,9 @@ def graph(*nodes: dict[str, Any], **settings: Any) -> Graph:
 
 
 def warnings(trigger: Trigger, shape: Graph, catalog: CatalogFacts = SEEN) -> list[tuple[str | None, str | None, str]]:
-    return [(remark.node_id, remark.field, remark.message) for remark in check_against(catalog, trigger, shape)]
+    remarks = [*check_against(catalog, trigger, shape)]
+    assert {remark.level for remark in remarks} <= {"warning"}
+    return [(remark.node_id, remark.field, remark.message) for remark in remarks]
 
 
 def trigger(name: str = "deposit", *paths: str) -> Trigger:

@@ -420,3 +420,29 @@ def test_contacts_that_lack_a_value_are_those_that_the_trigger_reaches(
     graph = shape([T, message("m", "Hi", "{{ contact.name }}"), EXIT], "t>m", "m>x")
     found = [item for item in check_against(catalog, started(**spec), graph) if item.node_id == "m"]
     assert found == [warning(f"fails for 3 of the 1,000 {contacts}: contact.name is missing", "m")]
+
+
+SIX = {tag: (0, number) for number, tag in enumerate(("ab", "cd", "ef", "gh", "ij", "kl"), 1)}
+SET_DEFAULT = "; set defaultLocale if that is their locale"
+
+
+@pytest.mark.parametrize(
+    ("default", "counts", "contacts", "locales", "hint"),
+    [
+        (None, {"fr": (0, 5), "de": (0, 2), "nonsense!": (0, 1), None: (0, 9)}, "5 of the 17", "fr (5)", SET_DEFAULT),
+        ("en", {"fr": (0, 5), "en": (0, 2)}, "5 of the 7", "fr (5)", ""),
+        ("en", SIX, "21 of the 21", "kl (6), ij (5), gh (4), ef (3), cd (2), 1 more", ""),
+        (None, {"de": (0, 5)}, "", "", ""),
+    ],
+    ids=["no default", "default", "many", "all have texts"],
+)
+def test_contacts_whose_locale_has_no_texts(
+    default: str | None, counts: Any, contacts: str, locales: str, hint: str
+) -> None:
+    texts = {"de": {"subject": "s", "body": "b"}}
+    nodes = [T, node("send_email", subject="s", body="b", locales=texts), EXIT]
+    graph = shape(nodes, "t>n", "n>x", defaultLocale=default)
+    catalog = CatalogFacts(("paid",), {}, missing={Need("n", "", ()): counts})
+    found = [item for item in check_against(catalog, started(event="paid"), graph) if item.node_id == "n"]
+    text = f"has no texts in the locales of {contacts} contacts of the newest events: {locales}."
+    assert found == ([warning(f"{text} They get the default texts{hint}", "n")] if locales else [])

@@ -9,6 +9,7 @@ import pytest
 from tests.language.strategies import graph_of
 from workbench.language.actions import NOT_A_FIELD
 from workbench.language.body import read_value
+from workbench.language.check import CatalogFacts, Diagnostic, check_against
 from workbench.language.connections import (
     HIDDEN,
     MAX_RETRY_AFTER_S,
@@ -26,6 +27,7 @@ from workbench.language.connections import (
 )
 from workbench.language.problem import Problem
 from workbench.language.template import TemplateError
+from workbench.language.trigger import Trigger
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 URL = "https://api.example"
@@ -222,6 +224,10 @@ def test_nodes_are_checked_against_connections() -> None:
         ("1", "fields.txt", "the connection 'chat' has no such field; did you mean 'text'?"),
         ("2", "connection", "unknown connection 'cha'; did you mean 'chat'?"),
         ("3", "connection", "the connection 'mute' has no success rule"),
+    ]
+    catalog = CatalogFacts((), {}, connections=connections)
+    assert Diagnostic("warning", "connection: unknown connection 'cha'; did you mean 'chat'?", "2") in [
+        *check_against(catalog, Trigger(), graph)
     ]
 
 

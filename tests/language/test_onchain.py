@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workbench.language.check import check
+from workbench.language.check import Diagnostic, check
 from workbench.language.codec import decode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
@@ -114,9 +114,14 @@ def test_filters_that_can_never_pass_are_warnings() -> None:
         {"path": "to", "operator": "in", "value": [ANN]},
         {"path": "value", "operator": "neq", "value": "5"},
     ]
-    remarks = [diagnostic.message for diagnostic in check(trigger(filters=filters), Graph())]
-    assert "value must be of type uint256, as a string of its digits: write '5'" in remarks
-    assert f"to must be in lower case: write {ANN.lower()}" in remarks
+    remarks = [item for item in check(trigger(filters=filters), Graph()) if item.field == "triggerSpec.filters"]
+    assert remarks == [
+        Diagnostic("warning", message, field="triggerSpec.filters")
+        for message in (
+            "value must be of type uint256, as a string of its digits: write '5'",
+            f"to must be in lower case: write {ANN.lower()}",
+        )
+    ]
 
 
 def test_a_sample_is_normalized_to_the_form_of_a_log() -> None:
