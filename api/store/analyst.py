@@ -284,7 +284,8 @@ _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
     "-c extra_float_digits=1 -c standard_conforming_strings=on -c client_min_messages=error -c work_mem=16MB "
-    "-c max_parallel_workers_per_gather=0 -c client_connection_check_interval=1000 "
+    # A cursor never has parallel workers. JIT, which is on by default, would compile the expressions of each partition.
+    "-c max_parallel_workers_per_gather=0 -c jit=off -c client_connection_check_interval=1000 "
     # Postgres cannot look up the rows of an analyst's view for each row of another one: a nested loop reads the whole
     # inner table for each. Without statistics (a new segment, an import) the planner believes that it has one row.
     "-c enable_nestloop=off "
