@@ -20,13 +20,14 @@ from api.cli import network
 from api.embedded import find, postmaster
 from api.embedded.paths import find_paths
 from tests.installation import until
+from tests.running import free_port
 
 
 class Running:
     """One `workbench up` and its output."""
 
     def __init__(self, data_dir: Path, port: int, stdout: int | IO[str] = subprocess.PIPE) -> None:
-        self.port = port
+        self.data_dir, self.port = data_dir, port
         self.output = ""
         self.environment = {
             name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")
@@ -78,18 +79,34 @@ class Running:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "data"
     yield folder
-    if (cluster := find_paths(folder)) is not None:
+    remove_cluster(folder)
+
+
+def remove_cluster(data_dir: Path) -> None:
+    if (cluster := find_paths(data_dir)) is not None:
         for pid in postmaster.list_processes(cluster.data):
             os.kill(pid, signal.SIGQUIT)
         shutil.rmtree(cluster.state, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """An `up` for the tests that it survives. It ends as usual after all of them."""
+    data_dir = tmp_path_factory.mktemp("up") / "data"
+    try:
+        up = Running(data_dir, free_port())
+        up.until("Ctrl-C stops everything.")
+        yield up
+        assert up.end(signal.SIGTERM)[0] == 0
+    finally:
+        remove_cluster(data_dir)
 
 
 def test_up_starts_everything_and_stops_it_once_for_two_interruptions(data_dir: Path, port: int) -> None:
@@ -111,13 +128,10 @@ def test_up_starts_everything_and_stops_it_once_for_two_interruptions(data_dir: 
 
 
 def test_a_command_finds_the_running_up_by_its_data_folder_and_starts_no_second_one(
-    data_dir: Path, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shared: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    up = Running(data_dir, port)
-    up.until("Ctrl-C stops everything.")
-    elsewhere = data_dir.parent / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
+    data_dir, port = shared.data_dir, shared.port
+    monkeypatch.chdir(tmp_path)
     for name in ("DATABASE_URL", "PGOPTIONS", "WORKBENCH_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -127,7 +141,7 @@ def test_a_command_finds_the_running_up_by_its_data_folder_and_starts_no_second_
         return code, *capsys.readouterr()
 
     code, _, stderr = workbench("org", "create", "acme")
-    assert (code, str(data_dir) in stderr, list(elsewhere.iterdir())) == (1, True, [])
+    assert (code, str(data_dir) in stderr, list(tmp_path.iterdir())) == (1, True, [])
     there = ("--data-dir", str(data_dir))
     assert workbench("org", "create", "acme", *there)[0] == 0
     key = workbench("key", "create", "--org", "acme", "--kind", "workbench", *there)[1].strip()
@@ -137,7 +151,6 @@ def test_a_command_finds_the_running_up_by_its_data_folder_and_starts_no_second_
     assert "API ready" in workbench("top", "--once", *there)[1]
     assert str(data_dir) in workbench("top", "--once")[2]
     assert "http://127.0.0.1:9/metrics cannot be read" in workbench("top", "--url", "http://127.0.0.1:9/metrics")[2]
-    assert up.end(signal.SIGTERM)[0] == 0
 
 
 def test_other_programs_with_such_words_are_no_running_up(tmp_path: Path) -> None:
@@ -149,28 +162,12 @@ def test_other_programs_with_such_words_are_no_running_up(tmp_path: Path) -> Non
         process.wait()
 
 
-def test_up_restarts_a_killed_postgres_and_recovers(data_dir: Path, port: int) -> None:
-    up = Running(data_dir, port)
-    up.until("Ctrl-C stops everything.")
-    cluster = find_paths(data_dir)
-    assert cluster is not None
-    lock = postmaster.read_pid_file(cluster.data)
-    assert lock is not None
-    os.kill(lock.pid, signal.SIGKILL)
-    up.until("Postgres stopped; restarting it")
-    until(lambda: network.status(port, "/readyz") == 200, "the API is ready", 60)
-    assert up.end(signal.SIGTERM)[0] == 0
-
-
-def test_up_outlives_the_loss_of_its_log_folder(data_dir: Path, port: int) -> None:
-    up = Running(data_dir, port)
-    up.until("Ctrl-C stops everything.")
-    shutil.rmtree(data_dir / "logs")
-    (data_dir / "logs").write_text("in the way of the folder")
-    up.kill_child("engine")
-    up.until("engine writes to this terminal, because its log cannot be opened")
-    assert network.status(port, "/readyz") == 200
-    assert up.end(signal.SIGTERM)[0] == 0
+def test_up_outlives_the_loss_of_its_log_folder(shared: Running) -> None:
+    shutil.rmtree(shared.data_dir / "logs")
+    (shared.data_dir / "logs").write_text("in the way of the folder")
+    shared.kill_child("engine")
+    shared.until("engine writes to this terminal, because its log cannot be opened")
+    assert network.status(shared.port, "/readyz") == 200
 
 
 def test_up_outlives_a_full_disk_for_its_output(data_dir: Path, port: int) -> None:
@@ -205,22 +202,26 @@ def test_up_outlives_a_lack_of_file_descriptors(
     assert (code, "Postgres stopped" in up.output + last) == (0, False)
 
 
-def test_up_tries_to_start_postgres_until_it_succeeds(data_dir: Path, port: int) -> None:
-    up = Running(data_dir, port)
-    up.until("Ctrl-C stops everything.")
-    cluster = find_paths(data_dir)
+def test_up_restarts_a_killed_postgres_and_tries_until_it_succeeds(shared: Running) -> None:
+    cluster = find_paths(shared.data_dir)
     assert cluster is not None
+
+    def kill_postgres() -> None:
+        lock = postmaster.read_pid_file(cluster.data)
+        assert lock is not None
+        os.kill(lock.pid, signal.SIGKILL)
+
+    kill_postgres()
+    shared.until("Postgres stopped; restarting it")
+    until(lambda: network.status(shared.port, "/readyz") == 200, "the API is ready", 60)
     cluster.log.unlink()
     cluster.log.mkdir()  # in the way of the log, as a disk that became read-only would be
-    lock = postmaster.read_pid_file(cluster.data)
-    assert lock is not None
-    os.kill(lock.pid, signal.SIGKILL)
-    up.until("; trying again in 1 s")
-    assert "Postgres cannot be started: " in up.until("; trying again in 2 s")
-    assert network.status(port, "/healthz") == 200
+    kill_postgres()
+    *_, seconds, _ = shared.until("; trying again in ").split()
+    assert "Postgres cannot be started: " in shared.until(f"; trying again in {2 * int(seconds)} s")
+    assert network.status(shared.port, "/healthz") == 200
     cluster.log.rmdir()
-    until(lambda: network.status(port, "/readyz") == 200, "the API is ready", 60)
-    assert up.end(signal.SIGTERM)[0] == 0
+    until(lambda: network.status(shared.port, "/readyz") == 200, "the API is ready", 60)
 
 
 def test_up_ends_when_a_child_could_only_start_with_a_foreign_secret(data_dir: Path, port: int) -> None:
