@@ -223,6 +223,8 @@ async def test_generated_requests_get_documented_answers(
         if uses_rows and name in VALID_BODIES:
             case.body = {field: ids.get(str(value), value) for field, value in VALID_BODIES[name].items()}
         case.query.pop("follow", None)  # a stream has no end
+        if isinstance(case.body, dict) and isinstance(case.body.get("since"), str):
+            case.body["since"] = max(case.body["since"], "2000-01-01T00:00:00Z")  # 2,000 years are half a million rows
         response = case.call(headers=headers, timeout=20)
         statuses.add(response.status_code)
         case.validate_response(response, checks=CHECKS)
