@@ -1,14 +1,21 @@
 """Logs of chains in parts: files of their own, which reports that name a log read, exact after reorganizations."""
 
+from datetime import timedelta
+
 import pytest
 
 from api.parts.verify import verify
+from api.query.gateway import Gateway
 from api.store.database import sql_folder
 from api.store.parts import LOGS
 from tests.parts.conftest import Parts, send
+from tests.parts.questions import World
 from tests.parts.test_touched import LATER, contact_ids, touched
+from workbench.language.reports import Paths
 
 pytestmark = pytest.mark.plain
+
+CONTRACT = f"0x{7:040x}"
 
 NUMBERED = "pg_current_xact_id()::text::bigint"
 # A log of the contact `first`, and one without a contact.
@@ -21,7 +28,7 @@ _INSERT = """
 
 
 def insert(stored_in: str) -> str:
-    return _INSERT.replace("{stored_in}", stored_in)
+    return _INSERT.replace("{stored_in}", stored_in).replace("0x07", CONTRACT)
 
 
 async def with_logs(parts: Parts) -> dict[str, str | int]:
@@ -47,6 +54,20 @@ async def test_new_logs_are_added_like_events(parts: Parts) -> None:
     assert await touched(parts) == set()
     await parts.build()
     assert await logs(parts) == 2
+
+
+async def test_a_report_counts_the_logs_that_it_names_and_no_others(parts: Parts) -> None:
+    """In files, and in rows that are not in files yet."""
+    values = await with_logs(parts)
+    await parts.org.intake.rows(insert(NUMBERED).replace("Transfer", "Approval"), **values)
+    org = parts.org
+    world = World(org, Gateway(parts.database, org.intake.keyring), parts.folder, 1)
+    report = Paths(since=org.intake.clock.now() - timedelta(days=1), start=f"{CONTRACT}:Transfer")
+    for _ in range(2):
+        answers = await world.ask(report)
+        assert answers is not None
+        assert answers[0] == answers[1] == f'[[["{CONTRACT}:transfer"],1,1]]'.encode()
+        await parts.build()
 
 
 @pytest.mark.parametrize(
