@@ -179,6 +179,7 @@ def test_the_largest_signatures() -> None:
     deep = "nests types more than 8 levels deep"
     for fits, exceeds in (
         ("A(bool" + "[]" * 7 + ")", "A(bool" + "[]" * 8 + ")"),
+        ("A(bool,bool" + "[]" * 7 + ")", "A(bool,bool" + "[]" * 8 + ")"),
         ("A(" + "(" * 7 + "bool" + ")" * 7 + ")", "A(" + "(" * 8 + "bool" + ")" * 8 + ")"),
         ("A(" + "((" * 3 + "bool[]" + "),bool)" * 3 + ")", "A(" + "((" * 4 + "bool" + "),bool)" * 4 + ")"),
     ):
@@ -286,11 +287,17 @@ def test_a_hand_written_value_gets_the_form_of_a_log(kind: AbiWord, value: Any, 
         (None, 5, "must be of type string"),
         (False, 5, "must be of type string"),
         (True, "0x" + "ab" * 32, None),
+        (
+            True,
+            "0x" + "ab" * 31,
+            "must be 0x and 64 hexadecimal digits: a log contains only the hash of an indexed string",
+        ),
         (True, "t", "must be 0x and 64 hexadecimal digits: a log contains only the hash of an indexed string"),
     ],
 )
 def test_an_indexed_text_is_a_hash(indexed: bool | None, value: Any, problem: str | None) -> None:
     assert argument_problem(AbiParameter("a", AbiBytes("string"), indexed), value) == problem
+    assert argument_problem(AbiParameter("a", word("uint", 8), indexed), 5) is None
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,12 @@ def test_a_node_has_its_handles_while_it_is_written(kind: str, data: dict[str, A
     assert handles_of(kind, data) == handles
 
 
+def test_an_invalid_split_keeps_its_handles() -> None:
+    action = read_action("split", {"branches": [{"handle": "a"}, {"handle": "b"}]}, "n")
+    assert isinstance(action, InvalidAction)
+    assert action.handles == ("a", "b")
+
+
 def test_only_a_missed_date_is_a_side_path() -> None:
     assert [side_handles(kind) for kind in ("wait_until", "split", "unknown")] == [("missed",), (), ()]
 

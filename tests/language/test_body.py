@@ -64,18 +64,20 @@ def test_all_problems_are_named_by_their_path() -> None:
         ('"amount": 1.5', "amount: must be a whole number from 1 to 2147483647"),
         (
             '"amount": 1, "labels": ["a", "b", "c"]',
-            "labels: must be an array of at most 2 items, each a string of 1 to",
+            "labels: must be an array of at most 2 items, each a string of 1 to 200 characters",
         ),
         ('"amount": 1, "address": []', "address: must be an object"),
         ('"amount": 1, "address": {}', "address.streetName: is required"),
         ('"amount": 1, "spec": "123456789012345678901"', "spec: is 23 bytes, at most 20 are allowed"),
-        ('"amount": 1, "kind": "\\u0000"', "kind: contains U+0000"),
+        ('"amount": 1, "kind": "\\u0000"', "kind: contains U+0000 or an unpaired surrogate"),
+        ('"amount": 1, "at": 5', "at: must be an ISO 8601 date and time with a zone, like 2026-11-20T10:00:00Z"),
+        ('"amount": 1e99999999999999999999', "amount: contains a number outside ±1e308 or of more than 400 digits"),
         ('"amount": 1, "urgent": true', "urgent: needs a kind"),
     ],
 )
 def test_a_problem_states_the_reason(fields: str, reason: str) -> None:
     (problem,) = reasons(f"{{{fields}}}".encode())
-    assert problem.startswith(reason)
+    assert problem == reason
 
 
 class Rank(Enum):
@@ -125,7 +127,7 @@ def test_a_reason_describes_the_type(fields: str, reason: str) -> None:
     assert list(map(str, problems)) == [reason]
 
 
-@pytest.mark.parametrize("body", [b"[]", b"1", b"null", b"{", b'{"text": "\xff"}', b'{"text": 1} 2'])
+@pytest.mark.parametrize("body", [b"[]", b"1", b"null", b"\x0b", b"X", b"{", b'{"text": "\xff"}', b'{"text": 1} 2'])
 def test_what_is_no_object_is_one_problem_of_the_body(body: bytes) -> None:
     problems = read_body(Odd, body)
     assert isinstance(problems, tuple), problems
@@ -168,7 +170,7 @@ class Page(Body, frozen=True, rename="camel"):
     ("texts", "page"),
     [
         ({}, Page()),
-        ({"detail": "false", "prefix": ""}, Page()),
+        ({"detail": "false", "prefix": "", "beforeId": ""}, Page()),
         ({"limit": "007", "beforeId": ID, "detail": "true", "prefix": "7"}, Page(7, ID.lower(), True, "7")),
     ],
 )

@@ -279,6 +279,12 @@ def test_the_whole_request() -> None:
     assert compose_request(form, fields, {}, "m1") == sent
 
 
+def test_a_field_may_be_an_object_and_a_number_may_be_in_a_url() -> None:
+    definition = define(url=URL + "/{{ fields.n }}", body={"a": "{{ fields.user.name }}"})
+    assert definition.fields == {"n": True, "user": True}
+    assert compose_request(definition, {"n": 5, "user": {"name": "Ann"}}, {}, "m1").url == URL + "/5"
+
+
 def test_a_url_that_its_values_make_invalid() -> None:
     with pytest.raises(TemplateError) as error:
         compose_request(define(url=URL + "/{{ fields.a }}"), {"a": "x" * 2_048}, {}, "m1")

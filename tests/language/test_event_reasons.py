@@ -73,6 +73,7 @@ TOO_LARGE_NUMBER = b'{"a":[-' + b"9" * 5_000 + b"]}"
         (b"[]", ["must be a JSON object"]),
         (b'{"event":', ["malformed JSON: Input data was truncated"]),
         (raw_field("payload", b'{"a":' + DEEP + b"}"), ["payload: is nested more than 32 levels deep"]),
+        (padded(raw_field("more", DEEP), MAX_RAW_PAYLOAD_BYTES), []),
         (padded(raw_field("more", DEEP), MAX_RAW_PAYLOAD_BYTES + 1), ["is nested too deeply"]),
         (body(event="a b"), ["event: must be 1 to 64 characters of a-z A-Z 0-9 _ . : -"]),
         (body(event=None), ["event: is required"]),
@@ -124,7 +125,7 @@ TOO_LARGE_NUMBER = b'{"a":[-' + b"9" * 5_000 + b"]}"
             ["payload: is 262145 bytes, at most 16384 are allowed as compact JSON"],
         ),
     ],
-    ids=range(34),
+    ids=range(35),
 )
 def test_a_reason_and_its_field(raw: bytes, expected: list[str]) -> None:
     assert reasons(raw) == expected
@@ -155,6 +156,9 @@ def test_a_payload_is_stored_as_it_was_sent_unless_only_its_compact_form_fits() 
         event = read_event(raw_field("payload", padded(b'{"a":1}', size)), NOW_US)
         assert isinstance(event, Event)
         assert event.payload == stored
+    escaped = read_event(raw_field("payload", b'{"a": "\\u0041"}'), NOW_US)
+    assert isinstance(escaped, Event)
+    assert escaped.payload == b'{"a": "\\u0041"}'
 
 
 def test_names_that_are_not_known() -> None:

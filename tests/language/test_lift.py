@@ -28,6 +28,11 @@ def test_intervals_equal_those_of_the_paper(left: LiftGroup, right: LiftGroup, p
     assert newcombe_interval(left, right) == pytest.approx(published, abs=5e-5)
 
 
+def test_a_rate_of_all_or_none_ends_at_the_bound() -> None:
+    assert {wilson_interval(LiftGroup(number, number))[1] <= 1.0 for number in range(1, 500)} == {True}
+    assert {wilson_interval(LiftGroup(number, 0))[0] >= 0.0 for number in range(1, 500)} == {True}
+
+
 def test_the_interval_equals_one_computed_by_hand() -> None:
     """50 of 100 against 30 of 100. z² = 3.8415.
 

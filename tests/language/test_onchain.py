@@ -77,6 +77,13 @@ def test_a_trigger_spec_is_read_as_a_log_source() -> None:
             {"walletArg": None},
             "triggerSpec.walletArg: must name the parameter with the wallet; its addresses are from, to",
         ),
+        *(
+            (
+                {"walletArg": name},
+                "triggerSpec.walletArg: must name the parameter with the wallet; its addresses are from, to",
+            )
+            for name in ("", 5)
+        ),
         (
             {"walletArg": "recipient"},
             "triggerSpec.walletArg: Transfer has no parameter 'recipient'; its addresses are from, to",

@@ -67,7 +67,9 @@ def test_texts_of_an_unknown_template_are_hidden(action: Action | None) -> None:
 
 
 def test_erased_texts_stay_empty() -> None:
-    assert redact_texts(INAPP, SendInapp("{{ email }}", "{{ email }}"), {"subject": None, "body": None}) == {}
+    action = SendInapp("{{ email }}", "{{ email }}")
+    assert redact_texts(INAPP, action, {"subject": None, "body": None}) == {}
+    assert redact_texts(INAPP, action, {"subject": None, "body": "a@x.co"}) == {"body": "{{ email }}"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from workbench.language.actions import InvalidAction, SendEmail, read_action
+from workbench.language.actions import InvalidAction, SendEmail, SendVia, read_action
 from workbench.language.check import check
 from workbench.language.codec import decode, encode
 from workbench.language.graph import Graph, read_graph
@@ -57,6 +57,8 @@ def test_a_snippet_stands_for_its_text_and_sees_what_the_text_around_it_sees() -
         ("{ {%- include 'line' %}", "{ {# #}"),
         ("{ {%- include 'set' %}", "{ {% if a %}"),
         ("{ {%- include 'off' %}", "{ % off"),
+        ("{ {%- include 'hash' %}", "{ # x"),
+        ("{%include 'top'%}", "<html>{% if vip %}*{% endif %}"),
     ],
 )
 def test_a_text_is_expanded(text: str, expanded: str) -> None:
@@ -64,6 +66,7 @@ def test_a_text_is_expanded(text: str, expanded: str) -> None:
         "line": SnippetText(1, "{# #}"),
         "set": SnippetText(1, "{% if a %}{% endif %}"),
         "off": SnippetText(1, "% off"),
+        "hash": SnippetText(1, "# x"),
     }
     assert expand(text, Library(LIBRARY | more)).removesuffix("{% endif %}") == expanded.removesuffix("{% endif %}")
 
@@ -124,6 +127,15 @@ def test_an_include_that_means_no_text_is_refused_at_its_node_and_field(text: st
     assert isinstance(action, InvalidAction)
     (problem,) = action.problems
     assert (problem.field, problem.reason[: len(reason)]) == ("n.data.locales.de.subject", reason)
+
+
+def test_all_texts_of_a_message_include_snippets() -> None:
+    library, include = Library(LIBRARY), "{% include 'top' %}"
+    assert read_action("send_email", {"subject": include, "body": include}, "n", library) == SendEmail(
+        LIBRARY["top"].body, LIBRARY["top"].body
+    )
+    via = read_action("send_via", {"connection": "chat", "fields": {"text": include}}, "n", library)
+    assert via == SendVia("chat", {"text": LIBRARY["top"].body})
 
 
 def test_only_texts_of_messages_include_snippets() -> None:
