@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from api.parts import files
 from api.parts.build import PAGE_ROWS, read_pages
+from api.private_files import PrivateFileError
 from api.store import parts as store
 from api.store.analyst import Snapshot, export_snapshot
 from api.store.database import Transaction
@@ -44,7 +45,11 @@ async def read_listing(tx: Transaction, data_dir: Path, org_id: int) -> Listing:
         raise NoPartsError("no parts")
     if progress.system_identifier != shared[1].system_identifier:
         raise NoPartsError("the parts are of another cluster")
-    if progress.folder != files.find_folder_id(data_dir):
+    try:
+        folder = files.find_folder_id(data_dir)
+    except PrivateFileError as error:  # of a mounted folder whose server does not answer
+        raise NoPartsError(str(error)) from error
+    if progress.folder != folder:
         raise NoPartsError("the parts are in another folder")
     if await store.count_tail(tx, org_id, progress.closed, MAX_UNFILED_ROWS + 1) > MAX_UNFILED_ROWS:
         raise NoPartsError("the parts are too far behind")

@@ -42,8 +42,9 @@ class ReportCounter:
 
     async def start(self) -> None:
         """Start the process of the first report, if an organization has parts."""
-        if self._data_dir is not None and files.has_any(self._data_dir):
-            await self._start_spare()
+        with contextlib.suppress(OSError):  # of a mounted folder whose server does not answer
+            if self._data_dir is not None and files.has_any(self._data_dir):
+                await self._start_spare()
 
     async def count(self, org_id: int, report: ReportBody) -> ReportCounts | None:
         """Return what the kernels count; None if the SQL of the report has to answer.
@@ -52,9 +53,9 @@ class ReportCounter:
         """
         if self._data_dir is None or isinstance(report, MessagePerformance):
             return None
-        if not files.folder(self._data_dir, org_id).is_dir():
-            return None
         try:
+            if not files.folder(self._data_dir, org_id).is_dir():
+                return None
             async with asyncio.timeout(COUNT_TIMEOUT_S):
                 snapshot = None
                 if report.as_of is not None:

@@ -174,6 +174,18 @@ async def test_the_process_of_the_first_report_starts_with_the_service(shop: Sho
     assert without_parts.spares == []
 
 
+async def test_a_folder_that_cannot_be_read_leaves_reports_to_the_sql(shop: Shop) -> None:
+    """So does a mounted one whose server does not answer."""
+    unreadable = ReportCounter(Gateway(shop.database, Keyring(SECRET)), shop.database.dsn, Path("/", "x" * 256))
+    await unreadable.start()
+    assert (unreadable.spares, await unreadable.count(1, FUNNEL)) == ([], None)
+    folder_id = shop.folder / "parts" / "id"
+    folder_id.unlink()
+    folder_id.mkdir()
+    request = CountRequest(shop.database.dsn, str(shop.folder), 1, "funnel", msgspec.to_builtins(FUNNEL), None)
+    assert (await count(request)).reason == f"NoPartsError: {folder_id} cannot be read: Is a directory"
+
+
 async def test_a_process_ends_with_the_one_that_started_it() -> None:
     code = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); sys.stdin.read()"
     pipe = asyncio.subprocess.PIPE  # which the child inherits and this test keeps open
