@@ -23,9 +23,10 @@ from api.store import automations as store
 from api.store.automations import AutomationRow, VersionRow
 from api.store.consents import list_topics
 from api.store.contacts import find_contact_state, find_owners, list_changes_since
-from api.store.database import Database
+from api.store.database import Database, Transaction
+from api.store.messages import find_suppressed
 from workbench.language.body import Body, Id, Moment, Number
-from workbench.language.channel import RetryPolicy
+from workbench.language.channel import EMAIL, RetryPolicy
 from workbench.language.contact import ContactState, IdentifierKey, contact_before
 from workbench.language.event import LOG_NAME, Event
 from workbench.language.facts import ContactHistory
@@ -225,11 +226,26 @@ async def prepare(
             topics = [] if graph is None else await list_topics(tx, context.org_id, sorted(graph.topics))
             unconfirmed = tuple(topic.name for topic in topics if topic.opt_in == "double")
             new = ContactState(SIMULATED_ID, declined=unconfirmed)
+            if context.reads_contacts:
+                new = await _without_closed_address(tx, context, event, new)
             return PreparedTrial(automation, new, event, owners=owners)
         changes = await list_changes_since(tx, context.org_id, context.show.keys, contact.id, trial.now)
-        contact = contact_before(contact, changes)
+        contact = await _without_closed_address(tx, context, event, contact_before(contact, changes))
         history = await past_of(tx, context.org_id, automation.id, automation.graph, contact.id, trial.now)
         return PreparedTrial(automation, contact, event, history, owners)
+
+
+async def _without_closed_address(
+    tx: Transaction, context: TrialContext, event: Event, contact: ContactState
+) -> ContactState:
+    """Return the contact, opted out of emails if the address in the event is suppressed, whoever had it before."""
+    email = event.identifiers.email
+    if email is None or EMAIL.name in contact.opted_out:
+        return contact
+    digest = context.show.keys.digest(EMAIL.name, email)
+    if not await find_suppressed(tx, context.org_id, EMAIL.name, [digest]):
+        return contact
+    return msgspec.structs.replace(contact, opted_out=(*contact.opted_out, EMAIL.name))
 
 
 def run(prepared: PreparedTrial, context: TrialContext, trial: Trial) -> Trace:

@@ -1,6 +1,7 @@
 -- The changes of these contacts since the beginning of the period, with the moment at which each takes effect, and the event that it
 -- belongs to: that of the event that made it, or of the entry whose step made it if it did not wait before, which comes before or
--- after an entry of this automation. A choice of a topic is one, too, and an address that a bounce or complaint closed.
+-- after an entry of this automation. A choice of a topic is one, too, and an address that a bounce or complaint closed, or that was closed
+-- before the contact had it.
 {% import "backtest_macros.sql" as macros %}
 SELECT {{ "coalesce(m.contact_id, k.contact_id)" if merged else "k.contact_id" }} AS contact_id, k.changed_at, coalesce(s.at, k.event_at, k.changed_at) AS at, k.field, {{ macros.change(selection, "k.old") }} AS old, {{ macros.change(selection, "k.new") }} AS new,
        CASE WHEN k.cause = 'event' THEN k.cause_id::text WHEN s.at = e.created_at THEN e.event_id::text ELSE '' END AS event_id,
@@ -42,6 +43,6 @@ LEFT JOIN LATERAL (    -- the delivery that closed it; as in backtest_messages.s
     JOIN entry_steps f ON f.entry_id = e.id AND f.node_id = m.node_id AND f.at = o.at
     WHERE o.at = s.created_at AND o.reason = 'gone' AND o.channel = 'email' AND m.contact_id = s.contact_id
     LIMIT 1) d ON true
-WHERE s.cause IN ('bounced', 'complained') AND s.contact_id IN (
+WHERE (s.cause IN ('bounced', 'complained') OR s.created_at < (SELECT c.created_at FROM contacts c WHERE c.id = s.contact_id)) AND s.contact_id IN (
     {{ macros.contacts(selection, sample, merged) }})
 {%- endif %}

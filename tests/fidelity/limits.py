@@ -170,8 +170,12 @@ def lost_values(played: PlayedWorld, entry: StartedEntry) -> bool:
 
 
 def closing_is_unknown(played: PlayedWorld, entry: StartedEntry) -> bool:
-    """The history has neither which addresses were opened again, nor whose one was that moved after it was closed."""
-    return played.reopened or (played.closed and entry.contact_id in played.moved)
+    """The history has neither which addresses were opened again, nor whose one was that moved after it was closed.
+
+    An event may also have the address of another contact, which is closed.
+    """
+    is_moved = played.closed and entry.contact_id in played.moved
+    return played.reopened or is_moved or entry.event_id in played.conflicts
 
 
 def counted_before(played: PlayedWorld, entry: StartedEntry) -> bool:

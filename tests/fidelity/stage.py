@@ -154,7 +154,8 @@ class PlayedWorld(msgspec.Struct):
     changed: dict[str, list[datetime]] = {}  # by contact: when its events changed it
     delays: list[Delay] = []
     moved: set[str] = set()  # contacts whose identifiers moved to another contact, or came from one
-    closed: bool = False  # a delivery or a report closed an address
+    conflicts: set[str] = set()  # events with an identifier of another contact
+    closed: bool = False  # whether a delivery or a report closed an address
     reopened: bool = False
     # Messages that count towards a cap no more, or that may have arrived: contact, automation, whether it bounced
     uncounted: list[tuple[str, str, bool]] = []
@@ -348,6 +349,7 @@ class Stage:
         for event, (event.id, event.contact_id, has_conflict) in zip(events, rows, strict=True):
             if has_conflict:  # it has an identifier of another contact
                 self._disturb(played, event.contact_id)
+                played.conflicts.add(event.id)
         now_owned = await self._owners()
         for key, owner in owners.items():
             if now_owned[key] != owner:  # an identifier that moved
@@ -636,7 +638,7 @@ class Stage:
         return None if contact is None else contact.id
 
     async def _has_closed(self) -> bool:
-        """Return whether a delivery or a report closed an address that is still closed."""
+        """Return whether an address is closed, other than by the choice of its contact."""
         return bool(await self.bench.fetch("SELECT FROM suppressions WHERE cause IS NOT NULL"))
 
     async def behind(self) -> frozenset[str]:

@@ -254,10 +254,19 @@ DAY_OR_WAIT = Automation(
             *(deposit(0), Report(53, 0, "delayed"), deposit(75), Report(4_021, 0, "complained"), deposit(90_045)),
         ),
         world(path(MAIL), deposit(0), Report(53, 0, "bounced"), deposit(75)),
+        world(  # the address in the event is that of a contact that wants no emails
+            path(MAIL, HI),
+            *(deposit(0, WALLET), deposit(33, WALLET | EMAIL)),
+            contacts=(Contact(EMAIL, {}, opted_out=("email",)), Contact(WALLET)),
+        ),
+        world(  # an erased contact comes back, and still wants no emails
+            path(MAIL, HI),
+            *(deposit(0), Change(20, 0, channels={"email": False}), Erasure(33, 0), deposit(75), deposit(90_045)),
+        ),
         # Logs of a chain start entries, end waits, and are goals.
         world(
-            path(LOG_WAIT, PRINT_LOG, trigger=LOGS),
-            path(LOG_WAIT, PRINT_LOG),
+            path(LOG_WAIT, PRINT_LOG, LOG_WAIT, PRINT_LOG, trigger=LOGS),
+            path(LOG_WAIT, LOG_WAIT, PRINT_LOG),
             *(deposit(0), Transfer(59, 0), Transfer(3_807, 0), Transfer(92_501, 0)),
         ),
         world(
