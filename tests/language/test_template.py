@@ -412,3 +412,8 @@ def test_the_largest_template(fits: str, exceeds: str, reason: str) -> None:
 
 def test_the_longest_expression() -> None:
     assert compile_where("a" * MAX_WHERE).paths == {"a" * MAX_WHERE}
+
+
+def test_a_template_is_a_text_unless_it_is_said_to_be_html() -> None:
+    assert compile_template("{{ a }}").render({"a": "<"}) == "<"
+    assert compile_template("{{ a }}", html=True).render({"a": "<"}) == "&lt;"

@@ -354,3 +354,42 @@ def test_the_check_knows_the_types_of_attributes(where: str, messages: list[str]
     attributes = {"age": ("string",), "plan": ("string", "number")}
     catalog = CatalogFacts(("deposit",), {"deposit": frozenset(seen)}, {"deposit": seen}, attributes)
     assert [item.message for item in check_against(catalog, trigger, graph)] == messages
+
+
+@pytest.mark.parametrize(
+    ("where", "required"),
+    [
+        ("a > 1 and b == 2", {"a", "b"}),
+        ("a > 1 or b == 2", set()),
+        ("a is defined and b is none", {"a"}),
+        ("(a | default(1)) > b and (c | d(1)) > 0", {"b"}),
+        ("not a > 1 and b", {"b"}),
+        ("1 in [a, b] and c in d.e", {"c", "d.e"}),
+        ("(a if b else c) == none", set()),
+        ("(a == 1) == false and (b | upper) == 'X'", {"b"}),
+    ],
+)
+def test_the_values_without_which_an_expression_cannot_hold(where: str, required: set[str]) -> None:
+    assert compile_where(where).required == required
+
+
+@pytest.mark.parametrize(
+    ("where", "comparisons"),
+    [
+        ("amount > 5", ["amount number"]),
+        ("1 < a < b.c", ["number a", "a b.c"]),
+        ("a in [1, 'x', none, true] and 1 not in [c] and a in b", ["a number", "a string", "a null", "a boolean"]),
+        ("(a | upper) == (b | length) and (a | default(2)) == (a + 1)", ["string number", "? ?"]),
+        ("(a ~ 'x') == -b and (a * 2) > (a - 1) and (a / 2) > +a", ["string number", "number number", "number number"]),
+        ("(a > 1) == (b is defined)", ["a number"]),
+        ("[a] == b", ["? b"]),
+        ("(not a) == none", ["boolean null", "a boolean"]),
+    ],
+)
+def test_the_sides_of_the_comparisons(where: str, comparisons: list[str]) -> None:
+    shown = [" ".join(side.path or side.type or "?" for side in sides) for sides in compile_where(where).comparisons]
+    assert sorted(item for item in shown if item != "boolean boolean") == sorted(comparisons)
+
+
+def test_digits_may_be_grouped() -> None:
+    assert holds("amountUsd == 6_00 and amountUsd + 0.5 == 6_00.5")
