@@ -446,3 +446,7 @@ def test_contacts_whose_locale_has_no_texts(
     found = [item for item in check_against(catalog, started(event="paid"), graph) if item.node_id == "n"]
     text = f"has no texts in the locales of {contacts} contacts of the newest events: {locales}."
     assert found == ([warning(f"{text} They get the default texts{hint}", "n")] if locales else [])
+
+
+def test_a_diagnostic_is_printed_with_its_node() -> None:
+    assert [str(warning("text")), str(warning("text", "n"))] == ["text", "n: text"]

@@ -14,7 +14,7 @@ from tests.language.strategies import EVENTS, SECONDS, contacts, graph_of, sound
 from tests.language.test_simulate_waits import MESSAGE, NO, WAIT, YES, build_automation, node
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
-from workbench.language.event import Event, Identifiers
+from workbench.language.event import Event, Identifiers, attribute_key
 from workbench.language.filter import Filter
 from workbench.language.run import Run, State
 from workbench.language.simulate import (
@@ -374,3 +374,40 @@ def test_of_two_versions_each_starts_for_the_wallet_in_its_own_parameter() -> No
         automation = SimulatedAutomation(trigger, build_automation().graph)
         started[wallet_arg] = len([*backtest(automation, ANN, [record], BEGIN + DAY)])
     assert started == {"from": 1, "to": 0}
+
+
+STEADY = {"path": "size", "operator": "eq", "value": 1}
+OF_CONTACT = {"path": "contact.plan", "operator": "eq", "value": 1}
+OF_EVENTS = {"path": "events", "operator": "exists"}
+COLLECT = node("k", "collect", seconds=60)
+NIGHT = {"quietHours": {"from": "22:00", "to": "08:00", "timezoneAttribute": "tz"}}
+MOVE = node("u", "update_contact", attributes={"tz": "Europe/Zurich"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "settings", "steadily"),
+    [
+        ([], {}, True),
+        ([node("w", "wait_for_event", event="bought", timeoutSeconds=60, filters=[STEADY])], NIGHT, True),
+        ([node("w", "wait_for_event", event="bought", timeoutSeconds=60, filters=[OF_CONTACT])], {}, False),
+        ([node("w", "wait_for_event", event="bought", timeoutSeconds=60, filters=[OF_EVENTS])], {}, True),
+        ([COLLECT, node("w", "wait_for_event", event="bought", timeoutSeconds=60, filters=[OF_EVENTS])], {}, False),
+        ([COLLECT, node("w", "wait_for_event", event="bought", timeoutSeconds=60, filters=[STEADY])], {}, True),
+        ([MOVE], NIGHT, False),
+        ([MOVE], {}, True),
+        ([node("u", "update_contact", attributes={"plan": "pro"})], NIGHT, True),
+    ],
+)
+def test_an_awaited_event_may_be_judged_once_if_nothing_else_can_change_the_answer(
+    nodes: list[dict[str, Any]], settings: dict[str, Any], steadily: bool
+) -> None:
+    graph = build_automation(*nodes, settings=settings).graph
+    assert graph is not None
+    assert graph.awaits_steadily is steadily
+
+
+def test_what_wakes_an_entry() -> None:
+    nine = node("n", "wait_until", time="09:00", timezoneAttribute="tz")
+    graph = build_automation(WAIT, nine, settings={"goal": {"event": "sold"}}).graph
+    assert graph is not None
+    assert graph.wakes == {"bought", "sold", attribute_key("tz")}
