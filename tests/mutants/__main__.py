@@ -219,6 +219,7 @@ class _Runner:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         for path in self._paths:
             importlib.import_module(_module(path))
+        gc.unfreeze()  # tests/conftest.py may have frozen what is searched now
         # A test that finds in a cache what another one computed would not reach the code that computes it.
         caches = [
             value
