@@ -52,11 +52,12 @@ postgres: $(VENV)/dev.stamp  ## the tests that depend on the version of Postgres
 citus: $(VENV)/dev.stamp  ## the tests that use Postgres, on the Citus coordinator in DATABASE_URL (ARGS="tests/query")
 	$(BIN)/python -m pytest -m "not browser and not chain and not node and not schedules and not plain" $(or $(ARGS),$(WITH_POSTGRES))
 
-browser: $(VENV)/dev.stamp tests/browser/node_modules docs  ## test JupyterLab in a real Chromium (needs npm, which installs axe-core)
+browser: $(VENV)/dev.stamp tests/browser/node_modules docs  ## test JupyterLab in a real Chromium (needs npm, which installs axe-core and VS Code)
 	$(BIN)/python -m pytest -m browser
 
 picture: $(VENV)/dev.stamp tests/browser/node_modules  ## take the pictures of the docs from the running product
-	WORKBENCH_PICTURES=docs $(BIN)/python -m pytest -m browser tests/browser/test_docs_picture.py
+	WORKBENCH_PICTURES=docs $(BIN)/python -m pytest -m browser tests/browser/test_docs_picture.py \
+		tests/browser/test_hosts.py::test_vscode_shows_a_stored_notebook
 
 node: $(VENV)/dev.stamp clients/node/node_modules  ## build and test the Node client, and Segment's (needs Node 20.15 and npm)
 	cd clients/node && npm run --silent build && npm test

