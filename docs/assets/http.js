@@ -12,5 +12,6 @@ SwaggerUIBundle({
   defaultModelsExpandDepth: -1,
   deepLinking: true,
   filter: true,
+  tagsSorter: "alpha",
   validatorUrl: null,
 });

@@ -25,6 +25,7 @@ _REFERENCES = {
     "api/cli/errors.py": "reference/errors.md",
     "api/__main__.py": "reference/cli.md",
 }
+_FOUND_LAST = ("CHANGELOG.md", "CONTRIBUTING.md", "extending.md", "trust.md")  # in a search, after the pages for users
 _LINK = re.compile(r"(!?)\[([^]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
@@ -50,6 +51,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     if uri.startswith("decisions/"):
         page.meta["search"] = {"exclude": True}  # they would come before the pages for users
+    elif uri in _FOUND_LAST:
+        page.meta["search"] = {"boost": 0.3}
     is_elsewhere = uri in _ROOT_PAGES or uri.startswith("notebooks/")
     folder = posixpath.dirname(uri if is_elsewhere else f"docs/{uri}")
 

@@ -179,7 +179,7 @@ def _messages(title: str, about: str, rows: set[tuple[str, str]]) -> Iterator[st
 
 
 def _order(row: tuple[str, str]) -> tuple[str, str]:
-    return row[0].lstrip("…“'`: ").lower(), row[1]
+    return re.sub(r"^\W+", "", row[0]).lower(), row[1]
 
 
 def _escaped(text: str) -> str:
@@ -212,7 +212,6 @@ def _text(node: ast.expr) -> str:
 _ERRORS_HEAD = """\
 ---
 hide: [toc]
-search: {boost: 4}
 ---
 
 # Errors by message
