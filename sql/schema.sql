@@ -219,7 +219,8 @@ CREATE TABLE workbench.part_progress (
     closed_at          timestamptz,             -- events that were stored before this moment are in parts
     rewritten_at       timestamptz,
     problem            text,                    -- why the last run failed
-    kept_at            timestamptz NOT NULL DEFAULT now()   -- when an engine last looked after the folder; a lease of an hour on the parts
+    kept_at            timestamptz NOT NULL DEFAULT now(),  -- when an engine last looked after the folder; a lease of an hour on the parts
+    logs_state         text                     -- `closed` and `rewritten_at`, by builders that add logs; a former version changes only these
 );
 
 CREATE TABLE workbench.parts (

@@ -60,14 +60,6 @@ BEGIN
             REFERENCING OLD TABLE AS old_logs NEW TABLE AS new_logs FOR EACH STATEMENT EXECUTE FUNCTION workbench.touch_contacts_of_logs();
         CREATE TRIGGER touch_contacts_of_deleted AFTER DELETE ON workbench.onchain_events
             REFERENCING OLD TABLE AS old_logs FOR EACH STATEMENT EXECUTE FUNCTION workbench.touch_contacts_of_logs();
-        -- Logs from before; no log can be stored between these statements, because the triggers lock the table.
-        PERFORM set_config('workbench.org', '*', true);
-        INSERT INTO workbench.touched_contacts (org_id, contact_id, marked_in)
-        SELECT DISTINCT o.org_id, o.contact_id, pg_current_xact_id()::text::bigint
-        FROM workbench.onchain_events o JOIN workbench.part_progress p ON p.org_id = o.org_id
-        WHERE o.contact_id IS NOT NULL AND o.stored_in = 0
-        ORDER BY o.contact_id
-        ON CONFLICT (org_id, contact_id) DO UPDATE SET marked_in = excluded.marked_in;
     END IF;
 END
 $triggers$;

@@ -243,7 +243,10 @@ class _Builder:
                     closed = end
                     if is_full:
                         break
-            async for page, _ in read_pages(tx, self._org_id, progress.closed, closed, LOG_ROWS):
+            # All of them if the last builder was of a version that adds none, and loses those of rewritten contacts.
+            since = progress.closed if progress.has_logs else 0
+            outdated = [] if progress.has_logs else await store.list_parts(tx, self._org_id)
+            async for page, _ in read_pages(tx, self._org_id, since, closed, LOG_ROWS):
                 if page is not None:
                     rows += len(page)
                     collected.add(page, numbers, months)
@@ -256,7 +259,7 @@ class _Builder:
                 if not await store.advance_progress(write, self._org_id, progress.closed, closed, keys, at):
                     raise BusyError("another process has built these parts")
                 await store.add_event_numbers(write, self._org_id, [*numbers.values()][known:], [*numbers][known:])
-                await store.add_parts(write, self._org_id, written, self._now())
+                await self._replace(write, [part for part in outdated if part.month == store.LOGS], written)
         return rows, closed == until
 
     # Rewriting

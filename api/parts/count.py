@@ -201,8 +201,10 @@ class _Reader:
             np.array(listing.touched_numbers, np.int64),
             np.array([names.number(name) for name in self._report.logs], np.int64),
         )
-        # Postgres takes half as long without the texts of payloads.
+        # Without the texts of payloads, Postgres takes 0.6 of the time.
         payloads = wanted.by is not None or wanted.value is not None
+        if self._report.logs and not progress.has_logs:
+            raise NoPartsError("the parts have no logs yet")
         kinds = [RowKind(logs, payloads) for logs in ([False, True] if self._report.logs else [False])]
         unfiled = [
             split_run(run_of_page(page, names, wanted, self._texts, touched=touched), progress.buckets)

@@ -47,7 +47,7 @@ EVENTS = pa.schema(
         pa.field("payload", pa.string()),
     ]
 )
-_NO_PARTS = Progress(0, 0, (), "", 0, datetime.fromtimestamp(0, UTC), None, None, None)
+_NO_PARTS = Progress(0, 0, (), "", 0, datetime.fromtimestamp(0, UTC), None, None, None, False)
 CONTACTS = pa.schema([pa.field("contact", pa.int64()), pa.field("id", pa.binary(16))])
 
 

@@ -32,6 +32,7 @@ class Progress(msgspec.Struct, frozen=True):
     """How far an organization's parts are built: events of transactions with numbers below `closed` are in them.
 
     `closed_at`: all events that were stored before are among these. `kept_at`: when an engine looked after `folder`.
+    `has_logs`: the logs of these transactions are in them; not if a builder of a version without logs was the last.
     """
 
     closed: int
@@ -43,6 +44,7 @@ class Progress(msgspec.Struct, frozen=True):
     closed_at: datetime | None
     rewritten_at: datetime | None
     problem: str | None
+    has_logs: bool
 
 
 class OrganizationProgress(Progress, frozen=True, kw_only=True):

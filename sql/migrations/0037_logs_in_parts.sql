@@ -1,5 +1,6 @@
--- Logs of chains in parts. The contacts of older logs are marked when the triggers are made (sql/triggers.sql).
+-- Logs of chains in parts.
 ALTER TABLE workbench.onchain_events ADD COLUMN stored_in bigint NOT NULL DEFAULT 0;
+ALTER TABLE workbench.part_progress ADD COLUMN logs_state text;
 
 CREATE VIEW workbench.events_logs WITH (security_invoker = true) AS
     SELECT org_id, id, contact_id, contract || ':' || lower(event) AS event, block_time AS occurred_at, created_at, stored_in,

@@ -5,7 +5,9 @@
 -- find_progress --
 -- How far the parts of an organization are built. No row if a month was dropped and made again since: its events may be new, or the former
 -- ones from a backup, so parts begin anew.
-SELECT closed, buckets, keys, folder, system_identifier, kept_at, closed_at, rewritten_at, problem FROM part_progress
+SELECT closed, buckets, keys, folder, system_identifier, kept_at, closed_at, rewritten_at, problem,
+       logs_state IS NOT DISTINCT FROM concat_ws(' ', closed, extract(epoch FROM rewritten_at)) AS has_logs
+FROM part_progress
 WHERE org_id = :org_id AND NOT EXISTS (
     SELECT FROM parts
     WHERE org_id = :org_id AND removed_at IS NULL AND to_regclass('workbench.events_' || month)::oid <> partition);
@@ -27,13 +29,17 @@ SELECT org_id FROM part_progress WHERE folder IS DISTINCT FROM :folder ::uuid AN
 -- The events of more transactions are in parts now, and all that were stored before `at` unless that is null; no row if another builder was
 -- faster. While an open transaction keeps `closed` where it is, so is the moment.
 UPDATE part_progress
-SET closed = :closed, keys = :keys, problem = NULL,
+SET closed = :closed, keys = :keys, problem = NULL, logs_state = concat_ws(' ', :closed ::bigint, extract(epoch FROM rewritten_at)),
     closed_at = CASE WHEN :closed ::bigint > closed THEN coalesce(:at ::timestamptz, closed_at) ELSE closed_at END
 WHERE org_id = :org_id AND closed = :previous;
 
 -- note_rewritten --
 -- Parts were rewritten.
-UPDATE part_progress SET rewritten_at = :at, buckets = :buckets WHERE org_id = :org_id;
+UPDATE part_progress
+SET rewritten_at = :at, buckets = :buckets,
+    logs_state = CASE WHEN logs_state = concat_ws(' ', closed, extract(epoch FROM rewritten_at))
+                      THEN concat_ws(' ', closed, extract(epoch FROM :at ::timestamptz)) END
+WHERE org_id = :org_id;
 
 -- note_problem --
 -- Why the last run failed.
@@ -45,7 +51,9 @@ DELETE FROM part_progress WHERE org_id = :org_id;
 
 -- list_progress --
 -- The organizations with parts, and their progress.
-SELECT org_id, closed, buckets, keys, folder, system_identifier, kept_at, closed_at, rewritten_at, problem FROM part_progress ORDER BY org_id;
+SELECT org_id, closed, buckets, keys, folder, system_identifier, kept_at, closed_at, rewritten_at, problem,
+       logs_state IS NOT DISTINCT FROM concat_ws(' ', closed, extract(epoch FROM rewritten_at)) AS has_logs
+FROM part_progress ORDER BY org_id;
 
 -- find_oldest_open --
 -- The number below which all transactions have ended in this snapshot, and the cluster.
