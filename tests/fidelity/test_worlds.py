@@ -243,6 +243,7 @@ DAY_OR_WAIT = Automation(
             answers=("refused",),
         ),
         world(path(HOOK, HI), path(MAIL, HI), deposit(0), deposit(20), answers=("no_answer", "later", "refused")),
+        world(path(HOOK, HI), deposit(0), answers=("refused",), late=True),  # it fails when the engine is back
         world(path(HOOK), deposit(0), deposit(75), answers=("gone",)),  # nothing more is sent to the URL
         # An address that a delivery closed is closed for the automations that come next, at the same event, too.
         world(path(MAIL, HI), path(MAIL, HI), deposit(0), deposit(20), answers=("gone",)),

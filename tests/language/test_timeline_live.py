@@ -168,6 +168,12 @@ def test_a_failed_message_counts_from_its_first_attempt_until_it_is_given_up(
     assert mailed(failures, timedelta(0), second_at) == expected
 
 
+def test_a_delivery_fails_when_it_did() -> None:
+    slow = RecordedFailure("h", REFUSED, BEGIN + 2 * HOUR, BEGIN + HOUR + timedelta(seconds=30))
+    (entry,) = play([change(timedelta(0), version(1, HOOK))], *paid(HOUR), failures={"e0": (slow,)})
+    assert steps_of(entry)[1:] == [("h", "failed", HOUR + timedelta(seconds=30)), ("h", "sent", 2 * HOUR)]
+
+
 def test_a_message_that_is_tried_again_keeps_its_text() -> None:
     plan = ValueChange(BEGIN + 2 * HOUR, "attributes.plan", UNSET, "pro")
     changes = [change(timedelta(0), version(1, MAIL, MAIL | {"id": "n"}))]

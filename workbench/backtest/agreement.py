@@ -67,7 +67,7 @@ def recorded_failures(entries: Mapping[str, RealEntry]) -> dict[str, list[Record
                 next_at = following[0].at if following and following[0].node_id == step.node_id else None
                 is_final = next_at is None and entry.state is State.DEAD
                 failure = Failure(step.cause or "", "recorded", permanent=is_final)
-                failures.setdefault(event_id, []).append(RecordedFailure(step.node_id, failure, next_at))
+                failures.setdefault(event_id, []).append(RecordedFailure(step.node_id, failure, next_at, step.at))
     return failures
 
 

@@ -165,11 +165,15 @@ class OtherMessage(NamedTuple):
 
 
 class RecordedFailure(NamedTuple):
-    """A step that failed at a node, and when the node was tried again; None: never."""
+    """A step that failed at a node, and when the node was tried again; None: never.
+
+    `at`: when a delivery failed, which is later than its decision if it took long; None: at once.
+    """
 
     node_id: str
     failure: Failure
     next_at: datetime | None
+    at: datetime | None = None
 
 
 StartEntry: TypeAlias = Callable[[EventRecord], SimulatedEntry | None]
@@ -597,7 +601,7 @@ class Timeline(msgspec.Struct):
                     self._forget_unsent(entry)
                 return decision, after
             assert entry.graph is not None, "a node sends the message"
-            decision = decide_failure(entry.graph, run, recorded.failure, before, now)
+            decision = decide_failure(entry.graph, run, recorded.failure, before, recorded.at or now)
             after = self._fail(entry, message, recorded.failure, before, now)
         elif decision.step is None or decision.step.outcome != "failed" or recorded is None:
             return decision, after
