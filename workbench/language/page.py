@@ -277,7 +277,7 @@ def _table(section: PageSection) -> _Table:
 
 
 def _styled(section: PageSection, column: str, value: Any, is_number: bool) -> tuple[str, str]:
-    wraps = not is_number and not isinstance(value, date)
+    wraps = not is_number and not isinstance(value, date | bool)
     style = (_RIGHT if is_number else _LEFT) + ("" if wraps else ";white-space:nowrap")
     return printable(_cell(section, column, value)), style
 
@@ -384,7 +384,7 @@ h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
 .soft { color: var(--soft); font-size: .85rem; overflow-wrap: anywhere }
 .bad { color: var(--bad) }
 .wide { overflow-x: auto }
-svg { max-width: 100%; height: auto }
+svg { display: block; min-width: 30rem; max-width: 100%; height: auto }  /* narrower, its texts are not legible */
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink) }
 rect { fill: var(--mark) }
 table { border-collapse: collapse }
@@ -407,8 +407,9 @@ th, td { border-color: var(--line) !important }
 {% elif not table.rows %}
 <p>No data in this period.</p>
 {% else %}
+<div class="wide" role="region" aria-labelledby="s{{ loop.index }}" tabindex="0">
 {{ chart }}
-<div class="wide" role="region" aria-labelledby="s{{ loop.index }}" tabindex="0"><table>
+<table>
 <thead><tr>
 {% for text, style in table.headings %}
 <th scope="col" style="{{ style }}">{{ text }}</th>
