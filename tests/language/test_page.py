@@ -159,8 +159,9 @@ def test_the_whole_document() -> None:
 <section aria-labelledby="s1">
 <h2 id="s1">Active</h2>
 <p><b>Warning:</b> late</p>
+<div class="wide" role="region" aria-labelledby="s1" tabindex="0">
 
-<div class="wide" role="region" aria-labelledby="s1" tabindex="0"><table>
+<table>
 <thead><tr>
 <th scope="col" style="text-align:left">from</th>
 <th scope="col" style="text-align:right">contacts</th>
@@ -170,7 +171,7 @@ def test_the_whole_document() -> None:
 <tr>
 <td style="text-align:left;white-space:nowrap">2026-11-01</td>
 <td style="text-align:right;white-space:nowrap">10</td>
-<td style="text-align:left">in part</td>
+<td style="text-align:left;white-space:nowrap">in part</td>
 </tr>
 </tbody>
 </table></div>
