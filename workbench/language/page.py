@@ -384,7 +384,7 @@ h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
 .soft { color: var(--soft); font-size: .85rem; overflow-wrap: anywhere }
 .bad { color: var(--bad) }
 .wide { overflow-x: auto }
-svg { display: block; min-width: 30rem; max-width: 100%; height: auto }  /* narrower, its texts are not legible */
+svg { max-width: 100%; height: auto }
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink) }
 rect { fill: var(--mark) }
 table { border-collapse: collapse }
@@ -407,9 +407,8 @@ th, td { border-color: var(--line) !important }
 {% elif not table.rows %}
 <p>No data in this period.</p>
 {% else %}
-<div class="wide" role="region" aria-labelledby="s{{ loop.index }}" tabindex="0">
 {{ chart }}
-<table>
+<div class="wide" role="region" aria-labelledby="s{{ loop.index }}" tabindex="0"><table>
 <thead><tr>
 {% for text, style in table.headings %}
 <th scope="col" style="{{ style }}">{{ text }}</th>
