@@ -30,6 +30,7 @@ from tests.fidelity.worlds import World, worlds
 from tests.in_process import served
 from workbench.connection import Connection
 
+OPTIONS = "-c workbench.org=* -c search_path=workbench"  # a server that is given sets no path
 PART = 50  # cases of one seed of hypothesis: one test of the week, which has to end within 300 s on a busy machine
 
 
@@ -43,7 +44,7 @@ async def open_stage(dsn: str) -> AsyncIterator[Stage]:
         transports = open_transports(api_settings.read({"WORKBENCH_DATA_DIR": folder}))
         async with (
             Database(dsn, size=4, lock_ms=10_000, hot=True) as database,
-            await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection,
+            await Transaction.connect(libpq_dsn(dsn), autocommit=True, options=OPTIONS) as connection,
             served(app) as port,
         ):
             for job in app.ctx.jobs:  # they go by the real time, and would complete moves and erasures of the world
