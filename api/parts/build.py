@@ -45,6 +45,7 @@ MAX_SMALL_FILES = 8  # of a bucket and month, beside the largest
 MERGED_FILES = 16  # at a time
 TOUCHED_PER_PAGE = 500
 REMOVED_FILE_S = 600
+NEW_FILE_S = 600  # a new file may be visible on other machines later than in the list, when it has been uploaded
 FOLDER_LEASE = timedelta(hours=1)  # without an engine that looks after a folder, another machine builds its parts
 REWRITE_INTERVAL = timedelta(minutes=10)  # rewriting a bucket takes seconds, so touched contacts are collected
 MANY_TOUCHED = 5_000  # contacts, whose events a reader may take 0.3 s to read from the database
@@ -60,7 +61,7 @@ Slot = tuple[int, str]
 
 
 class BusyError(Exception):
-    """Another process builds the parts of this organization."""
+    """Another process builds the parts of this organization, or its files are not visible here yet."""
 
 
 class UnsupportedError(Exception):
@@ -167,7 +168,9 @@ class _Builder:
         async with self._database.transaction() as tx:
             progress = await store.find_progress(tx, self._org_id)
             parts = await store.list_parts(tx, self._org_id)
+            new = await store.list_new(tx, self._org_id, self._now() - timedelta(seconds=NEW_FILE_S))
         if progress is not None:
+            missing = {part.file for part in parts if not self._is_whole(part)}
             if progress.system_identifier != cluster:
                 reason = "the database moved to another cluster"
             elif progress.folder != folder and progress.kept_at < self._now() - FOLDER_LEASE:
@@ -178,10 +181,12 @@ class _Builder:
                     f"the parts of organization {self._org_id} are in the data folder of another machine. If no engine "
                     "runs there for an hour, another machine builds them; at once with: workbench parts drop"
                 )
-            elif not all(map(self._is_whole, parts)):
-                reason = "files are missing"
-            else:
+            elif not missing:
                 return
+            elif missing <= new:
+                raise BusyError(f"{len(missing)} new files are not on this machine yet")
+            else:
+                reason = "files are missing"
             _log.warning("parts_dropped", extra={"org_id": self._org_id, "reason": reason})
         await _drop(self._database, self._data_dir, self._org_id, self._now())
         await self._number_contacts()

@@ -365,6 +365,10 @@ async def list_parts(tx: Transaction, org_id: int) -> list[PartFile]: ...
 
 
 @query
+async def list_new(tx: Transaction, org_id: int, since: datetime) -> set[str]: ...
+
+
+@query
 async def find_part(tx: Transaction, org_id: int, file: Uuid) -> PartFile | None: ...
 
 

@@ -259,6 +259,10 @@ FROM parts
 WHERE org_id = :org_id AND removed_at IS NULL AND to_regclass('workbench.events_' || month)::oid = partition
 ORDER BY month, bucket, rows, file;
 
+-- list_new --
+-- The files that were listed since a moment.
+SELECT file FROM parts WHERE org_id = :org_id AND removed_at IS NULL AND made_at > :since;
+
 -- find_part --
 -- A file, if its events are valid.
 SELECT file, bucket, month, rows, size, (extract(epoch FROM first_at) * 1000000)::bigint AS first_at,

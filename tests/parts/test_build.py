@@ -1,14 +1,17 @@
 """Parts and the rows that they leave to the database are together exactly the events of the database."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from api.parts import build
+from api.parts import build, files
 from api.store.database import Database
 from tests.parts.conftest import Parts, send
 
 pytestmark = pytest.mark.plain
+
+MINUTES_10 = timedelta(minutes=10)
 
 
 async def test_parts_have_all_events_of_ended_transactions_in_order(parts: Parts) -> None:
@@ -93,10 +96,23 @@ async def test_lost_files_and_another_cluster_begin_anew(parts: Parts) -> None:
     await parts.build()
     for path in (parts.folder / "parts" / str(parts.org.id)).iterdir():
         path.unlink()
-    assert (await parts.build()).added == 10
+    assert (await parts.build(MINUTES_10)).added == 10
     await parts.org.intake.rows("UPDATE part_progress SET system_identifier = 1 WHERE org_id = %(id)s", id=parts.org.id)
     assert (await parts.build()).added == 10
     assert len(parts.paths()) == len(await parts.listed()) == 1
+    await parts.assert_exact()
+
+
+async def test_a_builder_waits_for_new_files_of_another_machine(parts: Parts, tmp_path: Path) -> None:
+    """A file of a mounted folder is listed before its upload."""
+    await send(parts.org, 10)
+    await parts.build()
+    (file,) = files.list_files(parts.folder, parts.org.id)
+    file.rename(tmp_path / "hidden")
+    with pytest.raises(build.BusyError):
+        await parts.build(MINUTES_10 - timedelta(seconds=1))
+    (tmp_path / "hidden").rename(file)
+    assert (await parts.build()).added == 0
     await parts.assert_exact()
 
 
