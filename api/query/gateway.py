@@ -42,6 +42,7 @@ Sql = Annotated[str, Meta(min_length=1, max_length=MAX_SQL_CHARACTERS, pattern=r
 
 _MAX_ATTEMPTS = 3
 _UNDEFINED_TABLE = "42P01"
+_INSUFFICIENT_PRIVILEGE = "42501"
 _DATA_ERROR_CLASS = "22"  # SQLSTATEs; these messages contain values of the data, after ": " or in quotes
 _QUOTED = re.compile('".*"')  # up to the last quote, as the value may contain quotes
 
@@ -131,10 +132,7 @@ class Gateway:
             raise InvalidQueryError(statement)
         snapshot = None if query.as_of is None else await self._resolve_as_of(query, query.as_of)
         async with self._slots.acquire(query.org_id):
-            try:
-                reader = await self._readers.of(query.org_id)
-            except ReaderBusyError as error:
-                raise TooManyQueriesError(str(error)) from error
+            reader = await self._reader_of(query.org_id)
             if not reader.confined:
                 if not self._warned:
                     self._warned = True
@@ -146,7 +144,15 @@ class Gateway:
                     raise InvalidQueryError(problem)
             try:
                 async with AsyncExitStack() as stack:
-                    result = await self._start(stack, query, statement, snapshot, reader, binary, choose)
+                    try:
+                        result = await self._start(stack, query, statement, snapshot, reader, binary, choose)
+                    except StatementError as error:
+                        if error.sqlstate != _INSUFFICIENT_PRIVILEGE:
+                            raise
+                        # A migration may have added a column to a view since the role was completed.
+                        self._readers.forget(query.org_id)
+                        reader = await self._reader_of(query.org_id)
+                        result = await self._start(stack, query, statement, snapshot, reader, binary, choose)
                     if counted_at is not None and query.as_of is None:
                         result.watermark = write_watermark(counted_at, self._keyring.of(query.org_id))
                     yield result
@@ -154,6 +160,13 @@ class Gateway:
                 # The role may have been dropped or its password changed: create or complete it at the next query.
                 self._readers.forget(query.org_id)
                 raise
+
+    async def _reader_of(self, org_id: int) -> ReaderRole:
+        """Return an organization's role. Raises TooManyQueriesError, ReaderError or DatabaseUnavailableError."""
+        try:
+            return await self._readers.of(org_id)
+        except ReaderBusyError as error:
+            raise TooManyQueriesError(str(error)) from error
 
     def slot(self, org_id: int) -> AbstractAsyncContextManager[None]:
         """Hold one of the organization's slots for queries; raise TooManyQueriesError if none is free in time."""

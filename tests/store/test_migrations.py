@@ -9,10 +9,20 @@ from typing import LiteralString
 import psycopg
 import pytest
 
+from api.crypto import Keyring
 from api.embedded import Server
+from api.query.gateway import AnalystQuery, Gateway
 from api.store import database as all_migrations
 from api.store import migrate as migrating
-from api.store.database import APPLICATION_NAME, MigrationStatus, libpq_dsn, migrations, read_migration, sql_folder
+from api.store.database import (
+    APPLICATION_NAME,
+    Database,
+    MigrationStatus,
+    libpq_dsn,
+    migrations,
+    read_migration,
+    sql_folder,
+)
 from api.store.migrate import (
     LockWait,
     MigrationError,
@@ -33,6 +43,11 @@ CREATE INDEX CONCURRENTLY contacts_by_domain ON workbench.contacts (org_id, emai
 """
 SHRINK = """-- contract: needs 0002_grow
 ALTER TABLE workbench.chains DROP COLUMN problem;
+"""
+COLUMN_OF_VIEW = """
+ALTER TABLE workbench.segment_members ADD COLUMN score integer;
+CREATE OR REPLACE VIEW analyst.segment_members WITH (security_invoker = true, security_barrier = true) AS
+    SELECT segment, contact_id, entered_at, score FROM workbench.segment_members;
 """
 HASTY = LockWait(lock_ms=50, pause_seconds=0.05, patience_seconds=0.3)
 
@@ -112,6 +127,23 @@ def test_statements_that_only_add_are_accepted() -> None:
 def empty(postgres: Server) -> Iterator[str]:
     with clone(postgres, "template0") as dsn:
         yield dsn
+
+
+async def test_a_served_organization_reads_a_column_that_a_migration_adds_to_a_view(
+    code: Code, database_url: str
+) -> None:
+    query = AnalystQuery(1, "SELECT * FROM segment_members", None, clear_emails=False)
+    async with Database(database_url) as database:
+        gateway = Gateway(database, Keyring(f"secret of {database_url}"))
+
+        async def columns() -> list[str]:
+            async with gateway.run(query) as result:
+                return [column.name for column in result.columns]
+
+        assert await columns() == ["segment", "contact_id", "entered_at"]
+        code.includes(x002_view=COLUMN_OF_VIEW)
+        await migrate(database_url)
+        assert await columns() == ["segment", "contact_id", "entered_at", "score"]
 
 
 async def test_a_contracting_migration_is_applied_on_request(code: Code, database_url: str, empty: str) -> None:
