@@ -249,6 +249,7 @@ DAY_OR_WAIT = Automation(
         world(path(MAIL, HI), path(MAIL, HI), deposit(0), deposit(20), answers=("gone",)),
         world(path(MAIL), deposit(0), Pause(5, 0), Resume(4_999, 0, cancel_overdue=False), answers=("refused",)),
         world(path(MAIL), deposit(0), Pause(5, 0), Resume(280_001, 0, cancel_overdue=True), answers=("refused",)),
+        world(path(HI, HOOK, HI, frequencyCap=HOURLY), deposit(0), answers=("refused",)),  # no webhook counts
         world(  # reports of mail servers, which are events
             path(MAIL),
             path(HI, trigger=EVERY),

@@ -168,6 +168,14 @@ def test_a_failed_message_counts_from_its_first_attempt_until_it_is_given_up(
     assert mailed(failures, timedelta(0), second_at) == expected
 
 
+@pytest.mark.parametrize("failures", [[], [RecordedFailure("h", REFUSED, BEGIN + HOUR)]])
+def test_a_failed_webhook_is_not_taken_for_a_message_of_its_moment(failures: list[RecordedFailure]) -> None:
+    settings = {"frequencyCap": {"messages": 1, "seconds": 2 * 86_400}}
+    changes = [change(timedelta(0), version(1, MESSAGE, HOOK, MESSAGE | {"id": "n"}, settings=settings))]
+    (entry,) = play(changes, *paid(timedelta(0)), failures={"e0": failures})
+    assert [step.outcome for step in entry.steps[1:] if step.outcome != "failed"] == ["sent", "sent", "skipped"]
+
+
 def test_a_delivery_fails_when_it_did() -> None:
     slow = RecordedFailure("h", REFUSED, BEGIN + 2 * HOUR, BEGIN + HOUR + timedelta(seconds=30))
     (entry,) = play([change(timedelta(0), version(1, HOOK))], *paid(HOUR), failures={"e0": (slow,)})

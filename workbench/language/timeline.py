@@ -98,7 +98,7 @@ class SimulatedEntry(msgspec.Struct):
     An entry that is still open at the end of the timeline has a state that is not terminal. `joined`: the events that
     joined it. `only_joins`: it is dropped, unless it joins another entry; then only that one has a record of it.
     `graph`, `version`: of the version that it runs; the timeline sets them. `failures`: the number of its steps that
-    failed. `contact_id`: the contact that it started for. `unsent`: its message that failed and counts towards a cap.
+    failed. `contact_id`: the contact that it started for. `unsent`: its message that failed and may be tried again.
     `stored_at`: the times of the first attempts of messages that were tried again, by id.
     """
 
@@ -684,6 +684,7 @@ class Timeline(msgspec.Struct):
                 unsent = entry.unsent
                 if (
                     unsent is not None
+                    and counts_towards_cap(unsent.message)
                     and unsent.message.node_id == entry.run.node_id
                     and unsent.stored_at in messages_at
                 ):
