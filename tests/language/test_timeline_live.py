@@ -27,6 +27,10 @@ def version(number: int, *nodes: dict[str, Any], trigger: Trigger = PAID, **more
     return PublishedVersion(BEGIN, number, trigger, graph)
 
 
+def failed(node_id: str, failure: Failure, at: timedelta, next_at: timedelta | None = None) -> RecordedFailure:
+    return RecordedFailure(node_id, failure, None if next_at is None else BEGIN + next_at, BEGIN + at)
+
+
 def change(after: timedelta, of: PublishedVersion | None, state: ActivationState = "live", **more: Any) -> LiveChange:
     return LiveChange(BEGIN + after, of, state, **more)
 
@@ -112,7 +116,7 @@ def test_a_value_changes_before_its_event_starts_an_entry_or_after(order: Change
 
 def test_recorded_failures_are_repeated_when_they_were() -> None:
     failure = Failure("refused", "no")
-    tried = (RecordedFailure("h", failure, BEGIN + 2 * HOUR), RecordedFailure("h", failure, BEGIN + 3 * HOUR))
+    tried = (failed("h", failure, HOUR, 2 * HOUR), failed("h", failure, 2 * HOUR, 3 * HOUR))
     changes = [change(timedelta(0), version(1, HOOK, YES))]
     entries = play(changes, *paid(HOUR, HOUR), failures={"e0": tried})
     assert [steps_of(entry)[1:] for entry in entries] == [
@@ -123,13 +127,13 @@ def test_recorded_failures_are_repeated_when_they_were() -> None:
 
 
 def test_a_recorded_failure_without_another_attempt_ends_the_entry() -> None:
-    gone = RecordedFailure("h", Failure("gone", "never", permanent=True), None)
+    gone = failed("h", Failure("gone", "never", permanent=True), HOUR)
     (entry,) = play([change(timedelta(0), version(1, HOOK, YES))], *paid(HOUR), failures={"e0": (gone,)})
     assert (outcomes([entry]), steps_of(entry)[-1]) == ([("dead", "gone")], ("h", "failed", HOUR))
 
 
 def test_failures_are_those_of_the_node_that_sends() -> None:
-    other = RecordedFailure("other", Failure("gone", "never", permanent=True), None)
+    other = failed("other", Failure("gone", "never", permanent=True), HOUR)
     changes = [change(timedelta(0), version(1, YES, HOOK))]
     (entry,) = play(changes, *paid(HOUR), failures={"e0": (other,)})
     assert outcomes([entry]) == [("completed", "completed")]
@@ -151,12 +155,12 @@ def mailed(failures: list[RecordedFailure], *after: timedelta) -> list[str]:
 @pytest.mark.parametrize(
     ("failures", "second_at", "expected"),
     [
-        ([RecordedFailure("m", REFUSED, BEGIN + 3 * HOUR)], 2 * HOUR, ["failed sent", "skipped"]),  # while it waits
-        ([RecordedFailure("m", REFUSED, BEGIN + DAY)], 2 * DAY + 2 * HOUR, ["failed sent", "sent"]),  # from the first
-        ([RecordedFailure("m", FINAL, None)], 2 * HOUR, ["failed", "sent"]),
-        ([RecordedFailure("m", Failure("no_answer", "?", permanent=True), None)], 2 * HOUR, ["failed", "skipped"]),
+        ([failed("m", REFUSED, timedelta(0), 3 * HOUR)], 2 * HOUR, ["failed sent", "skipped"]),  # while it waits
+        ([failed("m", REFUSED, timedelta(0), DAY)], 2 * DAY + 2 * HOUR, ["failed sent", "sent"]),  # from the first
+        ([failed("m", FINAL, timedelta(0))], 2 * HOUR, ["failed", "sent"]),
+        ([failed("m", Failure("no_answer", "?", permanent=True), timedelta(0))], 2 * HOUR, ["failed", "skipped"]),
         (
-            [RecordedFailure("m", Failure("no_answer", "?"), BEGIN + HOUR), RecordedFailure("m", FINAL, None)],
+            [failed("m", Failure("no_answer", "?"), timedelta(0), HOUR), failed("m", FINAL, HOUR)],
             2 * HOUR,
             ["failed failed", "skipped"],
         ),
@@ -168,7 +172,7 @@ def test_a_failed_message_counts_from_its_first_attempt_until_it_is_given_up(
     assert mailed(failures, timedelta(0), second_at) == expected
 
 
-@pytest.mark.parametrize("failures", [[], [RecordedFailure("h", REFUSED, BEGIN + HOUR)]])
+@pytest.mark.parametrize("failures", [[], [failed("h", REFUSED, timedelta(0), HOUR)]])
 def test_a_failed_webhook_is_not_taken_for_a_message_of_its_moment(failures: list[RecordedFailure]) -> None:
     settings = {"frequencyCap": {"messages": 1, "seconds": 2 * 86_400}}
     changes = [change(timedelta(0), version(1, MESSAGE, HOOK, MESSAGE | {"id": "n"}, settings=settings))]
@@ -177,7 +181,7 @@ def test_a_failed_webhook_is_not_taken_for_a_message_of_its_moment(failures: lis
 
 
 def test_a_delivery_fails_when_it_did() -> None:
-    slow = RecordedFailure("h", REFUSED, BEGIN + 2 * HOUR, BEGIN + HOUR + timedelta(seconds=30))
+    slow = failed("h", REFUSED, HOUR + timedelta(seconds=30), 2 * HOUR)
     (entry,) = play([change(timedelta(0), version(1, HOOK))], *paid(HOUR), failures={"e0": (slow,)})
     assert steps_of(entry)[1:] == [("h", "failed", HOUR + timedelta(seconds=30)), ("h", "sent", 2 * HOUR)]
 
@@ -185,14 +189,14 @@ def test_a_delivery_fails_when_it_did() -> None:
 def test_a_message_that_is_tried_again_keeps_its_text() -> None:
     plan = ValueChange(BEGIN + 2 * HOUR, "attributes.plan", UNSET, "pro")
     changes = [change(timedelta(0), version(1, MAIL, MAIL | {"id": "n"}))]
-    tried = RecordedFailure("m", REFUSED, BEGIN + 3 * HOUR)
+    tried = failed("m", REFUSED, HOUR, 3 * HOUR)
     (entry,) = play(changes, *paid(HOUR), values=(plan,), failures={"e0": (tried,)})
     assert [effect.body for decision in entry.decisions for effect in decision.effects] == ["?", "pro"]  # type: ignore[union-attr]
 
 
 def test_an_address_that_a_delivery_closes_gets_no_more_emails() -> None:
     changes = [change(timedelta(0), version(1, MAIL))]
-    entries = play(changes, *paid(HOUR, DAY), failures={"e0": (RecordedFailure("m", GONE, None),)})
+    entries = play(changes, *paid(HOUR, DAY), failures={"e0": (failed("m", GONE, HOUR),)})
     assert [steps_of(entry)[-1] for entry in entries] == [("m", "failed", HOUR), ("m", "skipped", DAY)]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from workbench.language.channel import DEFAULT_POLICY, Message, RetryPolicy
+from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
 from workbench.language.codec import Json, as_stored, utc_text
 from workbench.language.contact import ContactState, contact_context, merge_identifiers
 from workbench.language.event import Identifiers
@@ -155,7 +155,7 @@ def apply_effects(facts: Facts, effects: tuple[Effect, ...], now: datetime) -> F
                 # As stored, so that a text prints the same before and after a wait.
                 merged = as_stored({**facts.contact.attributes, **attributes})
                 facts = _replace_contact(facts, attributes=merged)
-            case _ if isinstance(effect, Message) and counts_towards_cap(effect):
+            case _ if counts_towards_cap(effect):
                 sent_at = facts.stored_at.get(effect.id) or facts.real_time(now)
                 messages_at = (*facts.history.messages_at, sent_at)
                 history = msgspec.structs.replace(facts.history, messages_at=messages_at)

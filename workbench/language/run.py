@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -168,7 +168,7 @@ Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated | EntryJoin
 _CAPPED = frozenset(message for message, channel in CHANNELS_BY_MESSAGE.items() if channel.to_contact)
 
 
-def counts_towards_cap(effect: Effect) -> bool:
+def counts_towards_cap(effect: Effect) -> TypeGuard[Message]:
     """Return whether an effect counts towards a frequency cap: whether it is a message to the contact."""
     return type(effect) in _CAPPED
 

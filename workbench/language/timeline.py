@@ -30,7 +30,7 @@ from workbench.language.advance import (
     required_facts,
     walk,
 )
-from workbench.language.channel import DEFAULT_POLICY, EmailMessage, ExternalMessage, Message, RetryPolicy
+from workbench.language.channel import DEFAULT_POLICY, EmailMessage, ExternalMessage, RetryPolicy
 from workbench.language.codec import Json, as_stored, decode
 from workbench.language.contact import (
     ChangeOrder,
@@ -130,7 +130,7 @@ class SimulatedEntry(msgspec.Struct):
             for decision in self.decisions
             if decision.step is not None
             for effect in decision.effects
-            if isinstance(effect, Message) and counts_towards_cap(effect)
+            if counts_towards_cap(effect)
         ]
 
     @property
@@ -167,13 +167,13 @@ class OtherMessage(NamedTuple):
 class RecordedFailure(NamedTuple):
     """A step that failed at a node, and when the node was tried again; None: never.
 
-    `at`: when a delivery failed, which is later than its decision if it took long; None: at once.
+    `at`: when it failed, which for a delivery that took long is later than its decision.
     """
 
     node_id: str
     failure: Failure
     next_at: datetime | None
-    at: datetime | None = None
+    at: datetime
 
 
 StartEntry: TypeAlias = Callable[[EventRecord], SimulatedEntry | None]
@@ -551,7 +551,7 @@ class Timeline(msgspec.Struct):
         try:
             for decided, facts_after in walk(entry.graph, begun, facts, now):
                 if self.failures:
-                    decision, after = self._as_recorded(entry, run, decided, (after, facts_after), now)
+                    decision, after = self._as_recorded(entry, run, decided, after, facts_after, now)
                 else:
                     decision, after = decided, facts_after
                 if decision.step is not None and decision.step.outcome == "failed":
@@ -585,13 +585,10 @@ class Timeline(msgspec.Struct):
         return Walk(entry, begun, facts, now, decisions, arrival)
 
     def _as_recorded(
-        self, entry: SimulatedEntry, run: Run, decision: Decision, facts: tuple[Facts, Facts], now: datetime
+        self, entry: SimulatedEntry, run: Run, decision: Decision, before: Facts, after: Facts, now: datetime
     ) -> tuple[Decision, Facts]:
-        """Return a decision on `run` and the facts after it, with the next failure that was recorded, if it is here.
-
-        `facts`: before and after the decision.
-        """
-        failures, (before, after) = self.failures.get(entry.event.id, ()), facts
+        """Return a decision on `run` and the facts after it, with the next failure that was recorded, if it is here."""
+        failures = self.failures.get(entry.event.id, ())
         recorded = failures[entry.failures] if entry.failures < len(failures) else None
         message = decision.effects[0] if decision.effects else None
         if isinstance(message, ExternalMessage):
@@ -601,7 +598,7 @@ class Timeline(msgspec.Struct):
                     self._forget_unsent(entry)
                 return decision, after
             assert entry.graph is not None, "a node sends the message"
-            decision = decide_failure(entry.graph, run, recorded.failure, before, recorded.at or now)
+            decision = decide_failure(entry.graph, run, recorded.failure, before, recorded.at)
             after = self._fail(entry, message, recorded.failure, before, now)
         elif decision.step is None or decision.step.outcome != "failed" or recorded is None:
             return decision, after
