@@ -229,6 +229,12 @@ def test_a_payload_has_the_names_of_one_automation_or_of_all() -> None:
     assert log_payload(stored, source().abi_event) == {"chainId": 1, "txHash": "0x1", "to": "a"}
 
 
+def test_a_sample_prints_its_parameters_in_the_order_of_the_signature() -> None:
+    event = read_log_sample({"args": {"value": "5", "to": ANN, "from": ANN}}, source())
+    assert isinstance(event, Event)
+    assert list(decode(event.payload))[-3:] == ["from", "to", "value"]
+
+
 def test_a_source_has_a_key_a_name_and_values_for_titles() -> None:
     shown = trigger(confirmations=2, createContacts=True).source
     assert shown is not None
