@@ -19,8 +19,8 @@ _JSON_COLUMNS = {("rejected_events", "body")}
 _COLUMNS = {
     "uuid": "id contact_id merged_from merged_into cause_id automation_id entry_id message_id event_id",
     "timestamptz": (
-        "occurred_at created_at updated_at erased_at changed_at sent_at delivered_at at archived_at died_at block_time "
-        "entered_at refreshed_at failing_since started_at ended_at received_at moved_at moved_back_at"
+        "occurred_at created_at updated_at erased_at changed_at event_at sent_at delivered_at at archived_at died_at "
+        "block_time entered_at refreshed_at failing_since started_at ended_at received_at moved_at moved_back_at"
     ),
     "jsonb": "payload metadata old new args",
     "text[]": "tags opted_out segments",

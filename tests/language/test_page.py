@@ -159,9 +159,8 @@ def test_the_whole_document() -> None:
 <section aria-labelledby="s1">
 <h2 id="s1">Active</h2>
 <p><b>Warning:</b> late</p>
-<div class="wide" role="region" aria-labelledby="s1" tabindex="0">
 
-<table>
+<div class="wide" role="region" aria-labelledby="s1" tabindex="0"><table>
 <thead><tr>
 <th scope="col" style="text-align:left">from</th>
 <th scope="col" style="text-align:right">contacts</th>
