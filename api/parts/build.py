@@ -111,12 +111,13 @@ async def tidy(database: Database, data_dir: Path, org_id: int) -> None:
 
     Raises BusyError, or UnsupportedError.
     """
+    folder = await files.look(files.find_folder_id, data_dir)
     async with _turn(database, org_id), database.transaction() as tx:
         progress = next((row for row in await store.list_progress(tx) if row.org_id == org_id), None)
         if progress is None:
             await store.clear_all_touched(tx, org_id)
-        if progress is None or progress.folder != files.find_folder_id(data_dir):
-            _delete_all_files(data_dir, org_id)
+        if progress is None or progress.folder != folder:
+            await files.look(_delete_all_files, data_dir, org_id)
 
 
 @asynccontextmanager
@@ -146,7 +147,7 @@ async def _drop(database: Database, data_dir: Path, org_id: int, at: datetime) -
         await store.delete_progress(tx, org_id)
         removed = await store.remove_all_parts(tx, org_id, at)
         await store.delete_removed(tx, org_id, [*await store.list_files(tx, org_id)])
-    _delete_all_files(data_dir, org_id)
+    await files.look(_delete_all_files, data_dir, org_id)
     return removed
 
 

@@ -42,8 +42,9 @@ async def keep_built(database: Database, settings: Settings, dsn: str, clock: Cl
     due = DueBuilds(database, settings.data_dir)
 
     async def keep_folder() -> None:
+        folder = await files.look(files.find_folder_id, settings.data_dir)
         async with database.transaction() as tx:
-            await store.keep_folder(tx, files.find_folder_id(settings.data_dir), clock.now())
+            await store.keep_folder(tx, folder, clock.now())
 
     async def build_due() -> None:
         await tidy_up(database, settings.data_dir)
@@ -68,7 +69,7 @@ async def keep_dropped(database: Database, data_dir: Path, clock: Clock) -> None
 
 async def drop_all(database: Database, data_dir: Path, at: datetime) -> None:
     """Drop the parts of every organization that has its files in `data_dir`."""
-    folder = files.find_folder_id(data_dir)
+    folder = await files.look(files.find_folder_id, data_dir)
     async with database.transaction() as tx:
         if await is_distributed(tx):
             return
@@ -80,16 +81,17 @@ async def drop_all(database: Database, data_dir: Path, at: datetime) -> None:
 
 async def tidy_up(database: Database, data_dir: Path) -> None:
     """Delete unused files in `data_dir`, and marks of touched contacts in organizations without parts."""
-    folder = files.find_folder_id(data_dir)
+    folder = await files.look(files.find_folder_id, data_dir)
     async with database.transaction() as tx:
         if await is_distributed(tx):
             return
         organizations = await list_organizations(tx)
         folders = {row.org_id: row.folder for row in await store.list_progress(tx)}
         org_ids = set(await store.list_marked_without_parts(tx))
-    org_ids |= {
-        org_id for org_id in organizations if folders.get(org_id) != folder and files.list_files(data_dir, org_id)
-    }
+    for org_id in organizations:
+        unused = [] if folders.get(org_id) == folder else await files.look(files.list_files, data_dir, org_id)
+        if unused:
+            org_ids.add(org_id)
     for org_id in sorted(org_ids):
         with contextlib.suppress(build.BusyError):
             await build.tidy(database, data_dir, org_id)
@@ -112,7 +114,7 @@ class DueBuilds:
         """Return the organizations with work for a builder."""
         if self._paused_until is not None and now < self._paused_until:
             return []
-        folder = files.find_folder_id(self._data_dir)
+        folder = await files.look(files.find_folder_id, self._data_dir)
         async with self._database.transaction() as tx:
             if await is_distributed(tx):
                 if not self._has_logged_citus:

@@ -19,6 +19,7 @@ A key has its two columns if it was among those that the organization's events h
 metadata of the file. The text of an object or an array is only its bracket: its value is read from the payload.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import itertools
@@ -26,8 +27,10 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
 import msgspec
@@ -57,11 +60,21 @@ _COLUMNS = (
     pa.field("payload", pa.string(), nullable=False),
 )
 _WORD_BYTES = 8  # names are compared 8 bytes at a time
+_threads = ThreadPoolExecutor(4, "parts")  # of their own, because a mounted folder may keep them for long
 _NUMBER = r"^-?\d{1,12}(\.\d{1,6})?$"  # jsonb writes numbers without exponents
+
+
+Found = TypeVar("Found")
+Arguments = TypeVarTuple("Arguments")
 
 
 class DamagedFileError(Exception):
     """A file cannot be read, although it has its size."""
+
+
+async def look(read: Callable[[*Arguments], Found], *arguments: *Arguments) -> Found:
+    """Return what a function finds in the folder. The event loop does its other work meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, read, *arguments)
 
 
 def folder(data_dir: Path, org_id: int) -> Path:

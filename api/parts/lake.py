@@ -8,7 +8,6 @@ lasts as long as Postgres needs to read them, however slow the client is.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -127,16 +126,16 @@ class LakeSource:
         """Hold a slot for one download; raise TooManyQueriesError if none is free in time."""
         return self._downloads.acquire(org_id)
 
-    async def open_file(self, tx: Transaction, org_id: int, file: str) -> tuple[int, PartFile] | None:
-        """Open a file that is listed now and return its descriptor; None if it is not, or not on this machine."""
-        part = await store.find_part(tx, org_id, file)
+    async def open_file(self, database: Database, org_id: int, file: str) -> tuple[BinaryIO, PartFile] | None:
+        """Open a file that is listed now; None if it is not, or cannot be read on this machine."""
+        async with database.transaction() as tx:
+            part = await store.find_part(tx, org_id, file)
         if part is None or self._data_dir is None:
             return None
         try:
-            descriptor = os.open(files.path(self._data_dir, org_id, file), os.O_RDONLY)
-        except FileNotFoundError:
+            return await files.look(files.path(self._data_dir, org_id, file).open, "rb"), part
+        except OSError:
             return None
-        return descriptor, part
 
 
 async def _write(output: BinaryIO, schema: pa.Schema, batches: AsyncIterator[pa.RecordBatch]) -> None:

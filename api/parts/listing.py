@@ -46,7 +46,7 @@ async def read_listing(tx: Transaction, data_dir: Path, org_id: int) -> Listing:
     if progress.system_identifier != shared[1].system_identifier:
         raise NoPartsError("the parts are of another cluster")
     try:
-        folder = files.find_folder_id(data_dir)
+        folder = await files.look(files.find_folder_id, data_dir)
     except PrivateFileError as error:  # of a mounted folder whose server does not answer
         raise NoPartsError(str(error)) from error
     if progress.folder != folder:
@@ -54,10 +54,14 @@ async def read_listing(tx: Transaction, data_dir: Path, org_id: int) -> Listing:
     if await store.count_tail(tx, org_id, progress.closed, MAX_UNFILED_ROWS + 1) > MAX_UNFILED_ROWS:
         raise NoPartsError("the parts are too far behind")
     parts = await store.list_parts(tx, org_id)
+    await files.look(_check_sizes, data_dir, org_id, parts)
+    return Listing(shared[1], progress, parts, await store.list_touched(tx, org_id))
+
+
+def _check_sizes(data_dir: Path, org_id: int, parts: Sequence[PartFile]) -> None:
     for part in parts:
         if files.path(data_dir, org_id, part.file).stat().st_size != part.size:
             raise NoPartsError(f"the file {part.file} has another size")
-    return Listing(shared[1], progress, parts, await store.list_touched(tx, org_id))
 
 
 async def read_unfiled(

@@ -27,6 +27,7 @@ from api.store.database import key_value_dsn
 from workbench.language.codec import encode
 from workbench.language.reports import MessagePerformance, ReportBody, ReportProgress
 
+START_TIMEOUT_S = 5.0
 COUNT_TIMEOUT_S = 40.0  # of the minute that a request has, in which the query of the answer takes 18 s at most
 
 _log = logging.getLogger("workbench.parts")
@@ -43,8 +44,9 @@ class ReportCounter:
     async def start(self) -> None:
         """Start the process of the first report, if an organization has parts."""
         with contextlib.suppress(OSError):  # of a mounted folder whose server does not answer
-            if self._data_dir is not None and files.has_any(self._data_dir):
-                await self._start_spare()
+            async with asyncio.timeout(START_TIMEOUT_S):
+                if self._data_dir is not None and await files.look(files.has_any, self._data_dir):
+                    await self._start_spare()
 
     async def count(self, org_id: int, report: ReportBody) -> ReportCounts | None:
         """Return what the kernels count; None if the SQL of the report has to answer.
@@ -54,9 +56,9 @@ class ReportCounter:
         if self._data_dir is None or isinstance(report, MessagePerformance):
             return None
         try:
-            if not files.folder(self._data_dir, org_id).is_dir():
-                return None
             async with asyncio.timeout(COUNT_TIMEOUT_S):
+                if not await files.look(files.folder(self._data_dir, org_id).is_dir):
+                    return None
                 snapshot = None
                 if report.as_of is not None:
                     if report.segments or report.logs or (report.group or ("",))[0] in ("contact", "segment"):

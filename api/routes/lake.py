@@ -8,6 +8,7 @@ from typing import Annotated, BinaryIO, Final
 from msgspec import Meta
 from sanic import Blueprint, Request
 
+from api.parts import files
 from api.parts.listing import NoPartsError
 from api.routes.request import PRIVATE, Operation, cancel_when_key_ends, principal_of, services
 from api.routes.responses import RequestRefusedError
@@ -62,12 +63,11 @@ async def read_file(request: Request, file_id: str) -> None:
     """
     context, org_id = services(request), principal_of(request).org_id
     async with context.lake.slot(org_id):
-        async with context.database.transaction() as tx:
-            opened = await context.lake.open_file(tx, org_id, file_id)
+        opened = await context.lake.open_file(context.database, org_id, file_id)
         if opened is None:
             raise RequestRefusedError(404, "file not found")
-        descriptor, part = opened
-        try:
+        file, part = opened
+        with file:
             range_match = _RANGE.fullmatch(request.headers.get("range", ""))
             first = int(range_match[1]) if range_match is not None else 0
             if first >= part.size:
@@ -81,9 +81,7 @@ async def read_file(request: Request, file_id: str) -> None:
             if range_match is not None:
                 headers["content-range"] = f"bytes {first}-{part.size - 1}/{part.size}"
             async with cancel_when_key_ends(request, SQL):
-                await _send(request, 200 if range_match is None else 206, headers, descriptor, first, part.size)
-        finally:
-            os.close(descriptor)
+                await _send(request, 200 if range_match is None else 206, headers, file.fileno(), first, part.size)
 
 
 async def _send_rows(request: Request, before: bytes, rows: BinaryIO) -> None:
@@ -110,7 +108,7 @@ async def _send(
             if before:
                 await response.send(before)
             for start in range(first, end, _PIECE_BYTES):
-                await response.send(await asyncio.to_thread(os.pread, descriptor, _PIECE_BYTES, start))
+                await response.send(await files.look(os.pread, descriptor, _PIECE_BYTES, start))
             await response.eof()
     except TimeoutError:  # only a closed connection shows that the response is incomplete
         request.transport.abort()  # type: ignore[attr-defined]

@@ -1,11 +1,14 @@
 """`workbench parts`, and the engine that starts it."""
 
 import asyncio
+import os
 import re
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import msgspec
 import psycopg
@@ -258,6 +261,20 @@ async def test_an_open_transaction_starts_no_builder_and_the_wait_grows(parts: P
     assert parts.org.id in await due.find_due(parts.now)
     await parts.build()
     assert await behind_since() is None
+
+
+async def test_an_engine_does_its_other_work_while_the_folder_does_not_answer(parts: Parts) -> None:
+    folder_id = parts.folder / "parts" / "id"
+    folder_id.parent.mkdir()
+    os.mkfifo(folder_id)  # a reader waits until there is a writer
+    late = threading.Timer(5, folder_id.write_text, [str(uuid4())])
+    late.start()
+    looking = asyncio.create_task(DueBuilds(parts.database, parts.folder).find_due(parts.now))
+    await asyncio.sleep(0.2)
+    assert late.is_alive()
+    late.cancel()
+    await asyncio.to_thread(folder_id.write_text, str(uuid4()))
+    assert parts.org.id not in await looking
 
 
 async def test_another_data_folder_does_not_take_over(parts: Parts) -> None:

@@ -244,6 +244,9 @@ async def test_files_are_sent_to_keys_of_their_organization_that_may_read_sql(si
     blind = await keys.create(database_url, Keyring(SECRET), "acme", "workbench", scopes=["events:read"])
     for route in (path, "/lake/events", "/lake/contacts"):
         assert (await site.read(route, {"authorization": f"Bearer {blind}"})).status_code == 403
+    part.unlink()
+    part.symlink_to(part)  # cannot be opened
+    assert (await site.read(path)).status_code == 404
     await build.drop(site.database, site.folder, site.org_id, site.now)
     assert (await site.read(path)).status_code == 404
 

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from api.parts.turns import CountingBusyError, progress_file, turn, write_progre
 from api.query.gateway import Gateway
 from api.settings import Settings
 from api.store import parts as store
+from api.store.analyst import QueryTimeoutError
 from api.store.database import Database, with_application_name
 from tests.in_process import served
 from workbench import Workbench, reports
@@ -184,6 +186,19 @@ async def test_a_folder_that_cannot_be_read_leaves_reports_to_the_sql(shop: Shop
     folder_id.mkdir()
     request = CountRequest(shop.database.dsn, str(shop.folder), 1, "funnel", msgspec.to_builtins(FUNNEL), None)
     assert (await count(request)).reason == f"NoPartsError: {folder_id} cannot be read: Is a directory"
+
+
+async def test_a_folder_that_does_not_answer_leaves_the_loop_to_other_work(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(Path, "is_dir", lambda _: answers.wait(5))
+    monkeypatch.setattr("api.parts.reports.COUNT_TIMEOUT_S", 0.1)
+    try:
+        with pytest.raises(QueryTimeoutError):
+            await shop.counter.count(1, FUNNEL)
+    finally:
+        answers.set()
 
 
 async def test_a_process_ends_with_the_one_that_started_it() -> None:
