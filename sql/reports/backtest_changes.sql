@@ -35,13 +35,15 @@ SELECT s.contact_id, s.created_at, CASE WHEN d.at_once THEN d.created_at ELSE s.
        CASE WHEN d.at_once THEN {{ "CASE WHEN d.automation_id > :automation THEN 2 ELSE 1 END" if own else "1" }} ELSE 0 END,
        {{ "coalesce(d.automation_id = :automation AND d.created_at >= :since, false)" if own and live else "false" }}, 'person', s.contact_id, NULL
 FROM suppressions s
-LEFT JOIN LATERAL (    -- the delivery that closed it; as in backtest_messages.sql, one at once was decided at the moment of the event
+-- The delivery that closed it. As in backtest_messages.sql, a message that was sent at once was decided at the moment of the event.
+-- OFFSET 0 keeps Postgres from joining whole tables for each address: it looks the rows up by their keys.
+LEFT JOIN LATERAL (
     SELECT e.automation_id, e.event_id, e.created_at, f.attempt = 1 AND m.created_at < e.created_at + interval '1 second' AS at_once
     FROM message_outcomes o
-    JOIN messages m ON m.id = o.message_id
-    JOIN automation_entries e ON e.id = m.entry_id
-    JOIN entry_steps f ON f.entry_id = e.id AND f.node_id = m.node_id AND f.at = o.at
-    WHERE o.at = s.created_at AND o.reason = 'gone' AND o.channel = 'email' AND m.contact_id = s.contact_id
+    CROSS JOIN LATERAL (SELECT * FROM messages WHERE id = o.message_id AND contact_id = s.contact_id OFFSET 0) m
+    CROSS JOIN LATERAL (SELECT * FROM automation_entries WHERE id = m.entry_id OFFSET 0) e
+    CROSS JOIN LATERAL (SELECT * FROM entry_steps WHERE entry_id = e.id AND node_id = m.node_id AND at = o.at OFFSET 0) f
+    WHERE o.at = s.created_at AND o.reason = 'gone' AND o.channel = 'email'
     LIMIT 1) d ON true
 WHERE (s.cause IN ('bounced', 'complained') OR s.created_at < (SELECT c.created_at FROM contacts c WHERE c.id = s.contact_id)) AND s.contact_id IN (
     {{ macros.contacts(selection, sample, merged) }})

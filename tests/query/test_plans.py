@@ -9,6 +9,7 @@ import pytest
 from api.store.analyst import QueryLimits, open_cursor
 from api.store.sql_roles import Readers
 from workbench import sql
+from workbench.backtest.source import ContactSample, EventSelection
 from workbench.canvas import suggestions
 
 _HISTORY = """
@@ -149,3 +150,56 @@ async def test_a_plan_discloses_how_often_other_organizations_have_an_event(data
     assert plans[1][0] == "Hash Join"
     assert (await service.ann.rows("SELECT count(*) FROM app_events WHERE event = 'of_b'")) == [[0]]
     assert (await service.ann.post("EXPLAIN SELECT 1")).status_code == 400
+
+
+_CLOSED_ADDRESSES = """
+    INSERT INTO workbench.contacts (org_id, id, external_id, created_at, updated_at)
+    SELECT 1, md5('closed ' || n)::uuid, 'closed ' || n, at, at
+    FROM generate_series(1, 20) n, LATERAL (SELECT timestamptz '2026-01-01' AS at);
+    INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key)
+    SELECT 1, id, id, 'closed', created_at, created_at, '{}', external_id FROM workbench.contacts
+    WHERE external_id LIKE 'closed %';
+    INSERT INTO workbench.entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at,
+        created_at, updated_at)
+    SELECT 1, md5('closed ' || n)::uuid, gen_random_uuid(), gen_random_uuid(), at, md5('closed ' || n % 20 + 1)::uuid,
+        'completed', at, at, at
+    FROM generate_series(1, 2000) n, LATERAL (SELECT timestamptz '2026-01-02' + n * interval '1 minute' AS at);
+    INSERT INTO workbench.entry_steps (org_id, entry_id, claim, step, attempt, node_id, kind, outcome, at)
+    SELECT 1, id, 1, 1, 1, 'mail', 'send_email', 'done', created_at FROM workbench.entries WHERE id <> contact_id;
+    INSERT INTO workbench.messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status,
+        created_at)
+    SELECT 1, id, contact_id, automation_id, id, 'mail', 1, 'email', 'failed', created_at
+    FROM workbench.entries WHERE id <> contact_id;
+    INSERT INTO workbench.message_outcomes (org_id, at, message_id, outcome, channel, reason)
+    SELECT 1, created_at, id, 'failed', 'email', 'gone' FROM workbench.messages WHERE node_id = 'mail';
+    INSERT INTO workbench.identities (org_id, kind, value_digest, contact_id, created_at)
+    SELECT 1, 2, id, id, created_at FROM workbench.contacts WHERE external_id LIKE 'closed %';
+    INSERT INTO workbench.suppressions (org_id, channel, address_digest, reason, cause, created_at)
+    SELECT 1, 'email', contact_id, 'opted_out', 'bounced', max(created_at) FROM workbench.messages
+    WHERE node_id = 'mail' GROUP BY contact_id;
+    ANALYZE;
+"""
+
+
+@pytest.mark.plain
+async def test_a_backtest_looks_up_the_delivery_that_closed_an_address(database, keyring, org_ids):
+    """It does not read all entries and their steps again for each address."""
+    with psycopg.connect(database.dsn, autocommit=True, options="-c workbench.org=*") as connection:
+        connection.execute(_CLOSED_ADDRESSES)
+    query = sql.statement(
+        "backtest_changes", selection=EventSelection(), sample=ContactSample(), own=False, live=False, merged=True
+    )
+    for name, value in {"since": "'2026-01-01'::timestamptz", "until": "'2026-03-01'::timestamptz"}.items():
+        query = query.replace(f":{name}", value)
+    reader = await Readers(database, keyring).of(1)
+    async with open_cursor(database, reader, QueryLimits(), None) as cursor:
+        explained = await cursor._connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}")
+        (row,) = await explained.fetchall()
+    reads = [plan for plan in _scans(row[0][0]["Plan"]) if plan["Relation Name"] == "entry_steps"]
+    assert sum(map(_rows_read, reads)) == 20
+
+
+def _scans(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the scans of tables in a plan."""
+    inner = [scan for child in plan.get("Plans", ()) for scan in _scans(child)]
+    return [plan, *inner] if "Relation Name" in plan else inner
