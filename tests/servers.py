@@ -99,10 +99,10 @@ def copy_database(server: Server, name: str, template: str) -> None:
     _close_on_citus(server, template)
     owner = urlsplit(server.dsn).username or ""
     # Create + drop take 55 ms of CPU time with wal_log, and 40 with file_copy, which on a disk waits for checkpoints.
-    copy = "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy OWNER {}"
-    if "%2Fdev%2Fshm" not in server.dsn:
-        copy = copy.replace("file_copy", "wal_log")
-    execute_on_nodes(server, copy, name, template, owner)
+    is_in_memory = "%2Fdev%2Fshm" in server.dsn  # the folder of its socket
+    strategy = "file_copy" if is_in_memory else "wal_log"
+    statement = "CREATE DATABASE {} TEMPLATE {} STRATEGY {} OWNER {}"
+    execute_on_nodes(server, statement, name, template, sql.SQL(strategy), owner)
 
 
 def drop_database(server: Server, name: str) -> None:
