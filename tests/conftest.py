@@ -47,16 +47,17 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy starts threads that wait busil
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
 
 # Tests of the whole system (`tests.running`), which takes 10 s of CPU time to start.
+_SYSTEM_FOLDERS = "actions backtest browser canvas display git notebooks workbench"
 _OF_SYSTEM = tuple(
     f"tests/{path}"
-    for path in "actions backtest canvas cli/test_public_url clients/test_docs display git notebooks workbench".split()
+    for path in (*_SYSTEM_FOLDERS.split(), "chain/test_notebook", "cli/test_public_url", "clients/test_docs")
 )
 # What takes long is begun first, so that all workers end at about the same time.
 _LONG = ("tests/torture", *_OF_SYSTEM, "tests/fidelity", "tests/promises", "tests/cli")
 
 
 class _ByFile(LoadFileScheduling):
-    """Gives the tests of a file to one worker, all of tests/torture, which share one run, and those of the system.
+    """Gives one worker the tests of a file, those of tests/torture, which share one run, and those of the system.
 
     The parts of the fidelity machine are long and share nothing, so each may have a worker.
     """
@@ -71,7 +72,7 @@ class _ByFile(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
-    config.option.loadscopereorder = False  # by the number of tests
+    config.option.loadscopereorder = False  # xdist would begin with the files that have most tests
     return _ByFile(config, log)
 
 
@@ -85,6 +86,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> int:
         return next((number for number, path in enumerate(_LONG) if item.nodeid.startswith(path)), len(_LONG))
 
+    for item in items:
+        uses_system = isinstance(item, pytest.Function) and "running" in item.fixturenames
+        if uses_system and not item.nodeid.startswith(_OF_SYSTEM):
+            raise pytest.UsageError(
+                f"{item.nodeid} uses `running`: add it to _OF_SYSTEM, or a second system is started"
+            )
     items.sort(key=order)
 
 
