@@ -43,7 +43,7 @@ from workbench.language.locales import choose_locale, locale_tag
 from workbench.language.onchain import source_warnings
 from workbench.language.problem import nearest_name, suggestion
 from workbench.language.starts import StartSource
-from workbench.language.template import TemplateError, compile_template, compile_where, required_paths
+from workbench.language.template import compile_template, compile_where, required_paths
 from workbench.language.topics import CONFIRM_LINK, link_values
 from workbench.language.trigger import BUILT_INS, Trigger
 
@@ -115,10 +115,7 @@ def context_paths(node: Node) -> set[str]:
     if isinstance(node.action, Collect) and node.action.key is not None:
         paths.add(f"payload.{node.action.key}")
     for text in templates_in(node.action):
-        try:
-            paths |= compile_template(text).paths
-        except TemplateError:  # reported as the problem of its node
-            continue
+        paths |= compile_template(text).paths
     return paths - _links_of(node.action)
 
 
@@ -199,7 +196,7 @@ def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
 
 def _list(handles: Iterable[Handle], conjunction: str) -> str:
     *names, last = filter(None, handles)
-    return f"{', '.join(names)} {conjunction} {last}" if names else last
+    return f"{', '.join(names)} {conjunction} {last}"
 
 
 def _check_paths(graph: Graph) -> Iterator[Diagnostic]:
@@ -833,7 +830,7 @@ def _payload_paths(trigger: Trigger, graph: Graph) -> Iterator[_PayloadPath]:
         for filter_, events, node_id, field in _uses_of_filters(trigger, graph)
         for path in sorted(filter_.paths)
         # Those of the trigger are reported by `check`.
-        if field is None or "goal" in field or not path.startswith(("payload.", "contact."))
+        if field is None or "goal" in field or not path.startswith("payload.")
     ]
     names = tuple(sorted(trigger.names))
     uses += [(path, names, node.id, None) for node in graph.nodes for path in sorted(context_paths(node))]
