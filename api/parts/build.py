@@ -11,7 +11,8 @@ marks that it saw.
 read, and the next run deletes it. The names of files are never used again. A file that is no longer listed stays for
 `REMOVED_FILE_S`, because readers with an older snapshot may open it.
 
-**Memory.** A step reads pages of events until they reach `STEP_ROWS` or `STEP_BYTES`. Merging holds a few thousand
+**Memory.** A step reads pages of events until they reach `STEP_ROWS` or `STEP_BYTES`, or its
+logs `STEP_ROWS`. Merging holds a few thousand
 rows of each file. One transaction at a time builds for an organization; the lock ends with its connection.
 """
 
@@ -217,7 +218,7 @@ class _Builder:
 
     async def add_events(self) -> int:
         """Add all events of transactions that have ended, and of which none before is open; return their number."""
-        added = 0
+        added = await self._add_former_logs()
         while True:
             rows, is_last = await self._step()
             added += rows
@@ -231,7 +232,8 @@ class _Builder:
         async with open_snapshot(self._database) as tx:
             progress = await store.find_progress(tx, self._org_id)
             assert progress is not None, "only the holder of the turn deletes it"
-            until, _ = await store.find_oldest_open(tx)
+            oldest, _ = await store.find_oldest_open(tx)
+            until = await self._end_of_logs(tx, progress.closed, oldest)
             numbers = await store.list_event_numbers(tx, self._org_id)
             months = await store.list_months(tx)
             known, keys, closed, rows = len(numbers), progress.keys, progress.closed, 0
@@ -249,10 +251,7 @@ class _Builder:
                     closed = end
                     if is_full:
                         break
-            # All of them if the last builder was of a version that adds none, and loses those of rewritten contacts.
-            since = progress.closed if progress.has_logs else 0
-            outdated = [] if progress.has_logs else await store.list_parts(tx, self._org_id)
-            async for page, _ in read_pages(tx, self._org_id, since, closed, LOG_ROWS):
+            async for page, _ in read_pages(tx, self._org_id, progress.closed, closed, LOG_ROWS):
                 if page is not None:
                     rows += len(page)
                     collected.add(page, numbers, months)
@@ -261,12 +260,48 @@ class _Builder:
             written += self._write(collected.drain(keys), keys)
             # Until this commit, the snapshot keeps months from being dropped: it has locked them.
             async with self._database.transaction() as write:
-                at = began_at if closed == until else None
+                at = began_at if closed == oldest else None
                 if not await store.advance_progress(write, self._org_id, progress.closed, closed, keys, at):
                     raise BusyError("another process has built these parts")
                 await store.add_event_numbers(write, self._org_id, [*numbers.values()][known:], [*numbers][known:])
-                await self._replace(write, [part for part in outdated if part.month == store.LOGS], written)
-        return rows, closed == until
+                await store.add_parts(write, self._org_id, written, self._now())
+        return rows, closed == oldest
+
+    async def _add_former_logs(self) -> int:
+        """Add the logs of earlier transactions, if the last builder was of a version without logs; return their number.
+
+        Such a builder adds none, and loses those of contacts that it reads again.
+        """
+        async with self._database.transaction() as tx:
+            progress, parts = await self._listed(tx)
+            if progress.has_logs:
+                return 0
+            await self._replace(tx, [part for part in parts if part.month == store.LOGS], [])
+        added = since = 0
+        while since < progress.closed:
+            collected, written = _Collected(progress.buckets), []
+            async with open_snapshot(self._database) as tx:
+                numbers, months = await store.list_event_numbers(tx, self._org_id), await store.list_months(tx)
+                known, end = len(numbers), await self._end_of_logs(tx, since, progress.closed)
+                async for page, _ in read_pages(tx, self._org_id, since, end, LOG_ROWS):
+                    if page is not None:
+                        added += len(page)
+                        collected.add(page, numbers, months)
+                    if collected.is_full:
+                        written += self._write(collected.drain(progress.keys), progress.keys)
+                written += self._write(collected.drain(progress.keys), progress.keys)
+            async with self._database.transaction() as tx:
+                await store.add_event_numbers(tx, self._org_id, [*numbers.values()][known:], [*numbers][known:])
+                await store.add_parts(tx, self._org_id, written, self._now())
+            since = end
+        async with self._database.transaction() as tx:
+            await store.note_logs(tx, self._org_id, progress.closed)
+        return added
+
+    async def _end_of_logs(self, tx: Transaction, since: int, until: int) -> int:
+        """Return the number of the transaction before which a step ends, so that it reads about `STEP_ROWS` logs."""
+        end = await store.find_page_end(tx, self._org_id, since, until, STEP_ROWS, logs=True)
+        return until if end is None else max(end, since + 1)
 
     # Rewriting
 

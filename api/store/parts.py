@@ -78,6 +78,10 @@ async def advance_progress(
 
 
 @query
+async def note_logs(tx: Transaction, org_id: int, closed: int) -> None: ...
+
+
+@query
 async def note_rewritten(tx: Transaction, org_id: int, buckets: int, at: datetime) -> None: ...
 
 

@@ -33,6 +33,10 @@ SET closed = :closed, keys = :keys, problem = NULL, logs_state = concat_ws(' ', 
     closed_at = CASE WHEN :closed ::bigint > closed THEN coalesce(:at ::timestamptz, closed_at) ELSE closed_at END
 WHERE org_id = :org_id AND closed = :previous;
 
+-- note_logs --
+-- The logs of transactions below `closed` are in parts.
+UPDATE part_progress SET logs_state = concat_ws(' ', closed, extract(epoch FROM rewritten_at)) WHERE org_id = :org_id AND closed = :closed;
+
 -- note_rewritten --
 -- Parts were rewritten.
 UPDATE part_progress
@@ -65,13 +69,14 @@ SELECT id FROM organizations o WHERE NOT EXISTS (SELECT FROM part_progress p WHE
 
 -- find_due --
 -- Organizations with work for a builder of this folder: enough new events below the oldest open transaction, any that have waited long,
--- files to delete, dropped months.
+-- logs that a former version left out, files to delete, dropped months.
 SELECT p.org_id FROM part_progress p
 WHERE p.folder = :folder AND (
     (SELECT count(*) FROM (
         SELECT FROM events_and_logs e
         WHERE e.org_id = p.org_id AND e.stored_in >= p.closed AND e.stored_in < :oldest ORDER BY e.stored_in LIMIT :events) tail)
         >= CASE WHEN p.closed_at > :hour_ago ::timestamptz THEN :events ELSE 1 END
+    OR (p.closed_at <= :hour_ago AND p.logs_state IS DISTINCT FROM concat_ws(' ', p.closed, extract(epoch FROM p.rewritten_at)))
     OR EXISTS (
         SELECT FROM parts f
         WHERE f.org_id = p.org_id AND CASE WHEN f.removed_at IS NULL THEN to_regclass('workbench.events_' || f.month)::oid IS DISTINCT FROM f.partition

@@ -4,6 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from api.parts import build
+from api.parts.builders import DueBuilds
 from api.parts.verify import verify
 from api.query.gateway import Gateway
 from api.store import parts as store
@@ -105,6 +107,19 @@ async def test_a_log_that_returns_under_a_name_that_no_file_has_is_added(parts: 
     assert await logs(parts) == 1
 
 
+@pytest.mark.parametrize("change", ["problem = NULL", "logs_state = NULL"], ids=["new ones", "all of them"])
+async def test_a_step_reads_few_logs(parts: Parts, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    values = await with_logs(parts)
+    for _ in range(6):
+        await parts.org.intake.rows(insert(NUMBERED), **values)
+    await parts.org.intake.rows(f"UPDATE part_progress SET {change} WHERE org_id = %(org_id)s", **values)
+    monkeypatch.setattr(build, "STEP_ROWS", 2)
+    monkeypatch.setattr(build, "files_to_merge", lambda _: [])
+    await parts.build()
+    assert await logs(parts) == 7
+    assert sorted(part.rows for part in await parts.listed() if part.month == store.LOGS) == [1, 2, 2, 2]
+
+
 async def test_logs_are_added_again_after_a_builder_that_adds_none(parts: Parts) -> None:
     """A builder of a former version leaves out new logs, and loses those of contacts that it reads again."""
     values = await with_logs(parts)
@@ -116,5 +131,8 @@ async def test_logs_are_added_again_after_a_builder_that_adds_none(parts: Parts)
         )
         for _ in range(1_000):
             await parts.org.intake.rows("SELECT pg_current_xact_id()")
+        assert await verify(parts.database, parts.folder, parts.org.id) == []
+        parts.now += timedelta(hours=2)
+        assert parts.org.id in await DueBuilds(parts.database, parts.folder).find_due(parts.now)
         await parts.build()
         assert await logs(parts) == 2
