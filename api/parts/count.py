@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,14 +42,13 @@ from api.store import part_reads
 from api.store import parts as store
 from api.store.analyst import Snapshot
 from api.store.database import Database, DatabaseUnavailableError, Transaction
-from api.store.parts import RowKind
+from api.store.parts import PartFile, RowKind
 from workbench.language.codec import encode
 from workbench.language.reports import REPORTS, ReportBody, ReportProgress
 
 MEMORY_BYTES = 750_000_000
 PIECE_ROWS = 500_000  # of a bucket, in memory at a time; there are up to four pieces
 READERS = 2  # threads that read pieces, while another one counts
-_LATE, _EARLY = timedelta(days=7), timedelta(minutes=5)  # created_at after and before occurred_at, at most
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _LARGEST_MMAP_THRESHOLD = 32 << 20
@@ -216,7 +214,7 @@ class _Reader:
             [
                 (self._path(part.file), part.month == store.LOGS)
                 for part in parts
-                if part.bucket == number and _may_have(part.month, wanted)
+                if part.bucket == number and _may_have(part, wanted)
             ]
             for number in range(progress.buckets)
         ]
@@ -278,18 +276,14 @@ def _with_group(bucket: Bucket, group: int) -> Bucket:
     return msgspec.structs.replace(bucket, group=np.full(len(bucket.at), group, np.int64))
 
 
-def _may_have(month: str, wanted: ReportedEvents) -> bool:
-    """Return whether a partition, which is of a month in which events were received, may have events of the report."""
-    if month == store.LOGS:
-        return len(wanted.logs) > 0
-    if month == "other":
-        return True
-    begin = datetime.fromisoformat(f"{month.replace('_', '-')}-01T00:00:00+00:00")
-    end = (begin + timedelta(days=32)).replace(day=1)
-    if wanted.until is not None and to_us(begin) >= wanted.until + _LATE // timedelta(microseconds=1):
+def _may_have(part: PartFile, wanted: ReportedEvents) -> bool:
+    """Return whether a file may have events of the report."""
+    if part.month == store.LOGS and not len(wanted.logs):
+        return False
+    if wanted.until is not None and part.first_at >= wanted.until:
         return False
     has_past = wanted.kernel.history or wanted.kernel.start is not None
-    return has_past or to_us(end) > wanted.since - _EARLY // timedelta(microseconds=1)
+    return has_past or part.last_at >= wanted.since
 
 
 def main() -> None:

@@ -2,17 +2,19 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from api.parts import build
 from api.parts.builders import DueBuilds
+from api.parts.count import CountRequest, read
 from api.parts.verify import verify
 from api.query.gateway import Gateway
 from api.store import parts as store
 from tests.parts.conftest import Parts, send
 from tests.parts.questions import World
 from tests.parts.test_touched import LATER, contact_ids, touched
-from workbench.language.reports import Paths
+from workbench.language.reports import Funnel, Paths
 
 pytestmark = pytest.mark.plain
 
@@ -105,6 +107,19 @@ async def test_a_log_that_returns_under_a_name_that_no_file_has_is_added(parts: 
     await parts.org.intake.rows("UPDATE onchain_events SET removed = false")
     await parts.build(LATER)
     assert await logs(parts) == 1
+
+
+async def test_a_report_opens_no_files_of_other_times(parts: Parts) -> None:
+    values = await with_logs(parts)
+    since = parts.org.intake.clock.now() - timedelta(days=1)
+    report = msgspec.to_builtins(Funnel(steps=(f"{CONTRACT}:Transfer",), since=since))
+    request = CountRequest(parts.database.dsn, str(parts.folder), parts.org.id, "funnel", report, None)
+    assert any(logs for _, logs in (await read(request)).files[0])
+    await parts.org.intake.rows(
+        "UPDATE onchain_events SET block_time = '2020-01-01' WHERE org_id = %(org_id)s", **values
+    )
+    await parts.build(LATER)
+    assert not any(logs for _, logs in (await read(request)).files[0])
 
 
 @pytest.mark.parametrize("change", ["problem = NULL", "logs_state = NULL"], ids=["new ones", "all of them"])
