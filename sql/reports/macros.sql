@@ -6,6 +6,7 @@ CAST(:{{ name }} AS timestamptz)
 {{ "CAST(:until AS timestamptz)" if period.until else "CAST(:now AS timestamptz)" if period.past else "now()" }}
 {%- endmacro %}
 {# Events, and the logs of chains that the report names. A log occurs at the time of its block; it may be received much later. #}
+{# The payload is that of the view `events_logs`. #}
 {% macro events(period, alias="") %}
 {% if period.logs %}
 (
@@ -14,7 +15,7 @@ CAST(:{{ name }} AS timestamptz)
         SELECT id, contact_id, contract || ':' || lower(event), block_time, block_time,
                jsonb_build_object('chainId', chain_id, 'contract', contract, 'txHash', tx_hash, 'logIndex', log_index, 'blockNumber', block_number) || args
         FROM onchain_events
-        WHERE contact_id IS NOT NULL AND NOT removed AND contract || ':' || lower(event) = ANY (CAST(:logs AS text[]))
+        WHERE contract = ANY (CAST(:contracts AS text[])) AND contact_id IS NOT NULL AND NOT removed AND contract || ':' || lower(event) = ANY (CAST(:logs AS text[]))
     ) {{ alias or "events" }}
 {%- else %}
 app_events{{ " " ~ alias if alias }}

@@ -33,7 +33,7 @@ PERIOD_VALUES = SINCE_VALUE | {"until": "2026-12-01T00:00:00+00:00"}
 NAMES = (
     *("since", "until", "now", "by", "by_key", "value", "value_key", "segment", "segment_0", "segment_1", "every"),
     *("periods", "limit", "within", "previous", "spans", "steps", "step_1", "step_2", "start", "event", "back", "goal"),
-    *("logs", "counted_0", "counted_1"),
+    *("logs", "contracts", "counted_0", "counted_1"),
 )
 
 
@@ -90,7 +90,7 @@ def structure(name: str, **more: Any) -> dict[str, Any]:
             Funnel,
             {"steps": ["visit", LOG.replace("transfer", "Transfer")]},
             structure("funnel", steps=[1, 2], period=PERIOD | {"logs": True}),
-            {"step_1": "visit", "step_2": LOG, "within": "604800 seconds", "logs": [LOG]},
+            {"step_1": "visit", "step_2": LOG, "within": "604800 seconds", "logs": [LOG], "contracts": [f"0x{7:040x}"]},
         ),
         (
             Retention,

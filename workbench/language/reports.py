@@ -256,6 +256,7 @@ def report_query(
     params = report.values() | {"since": report.since.isoformat()}
     if report.logs:
         params["logs"] = report.logs
+        params["contracts"] = sorted({name.partition(":")[0] for name in report.logs})
     if report.until is not None:
         params["until"] = report.until.isoformat()
     elif now is not None:
