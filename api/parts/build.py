@@ -11,9 +11,9 @@ marks that it saw.
 read, and the next run deletes it. The names of files are never used again. A file that is no longer listed stays for
 `REMOVED_FILE_S`, because readers with an older snapshot may open it.
 
-**Memory.** A step reads pages of events until they reach `STEP_ROWS` or `STEP_BYTES`, or its
-logs `STEP_ROWS`. Merging holds a few thousand
-rows of each file. One transaction at a time builds for an organization; the lock ends with its connection.
+**Memory.** A step reads pages of events until they reach `STEP_ROWS` or `STEP_BYTES`, or its logs `STEP_ROWS`. Merging
+holds a few thousand rows of each file. One transaction at a time builds for an organization; the lock ends with its
+connection.
 """
 
 import asyncio
@@ -37,10 +37,8 @@ from api.store.locks import BUILDING, try_turn
 from api.store.parts import EVENT_ROWS, LOG_ROWS, EventPage, PartFile, Progress, RowKind
 
 FIRST_PAGE_ROWS, PAGE_ROWS, PAGE_BYTES = 2_000, 50_000, 20_000_000
-STEP_ROWS, STEP_BYTES = (
-    1_000_000,
-    150_000_000,
-)  # smaller steps make files that are merged soon, which costs a fifth of a build
+# Smaller steps make files that are merged soon, which costs a fifth of a build.
+STEP_ROWS, STEP_BYTES = 1_000_000, 150_000_000
 BUCKET_ROWS = 8_000_000  # a bucket with more is divided
 MAX_SMALL_FILES = 8  # of a bucket and month, beside the largest
 MERGED_FILES = 16  # at a time
