@@ -274,7 +274,7 @@ class _Builder:
             progress, parts = await self._listed(tx)
             if progress.has_logs:
                 return 0
-            await self._replace(tx, [part for part in parts if part.month == store.LOGS], [])
+            await self._replace(tx, [part for part in parts if part.is_logs], [])
         added = since = 0
         while since < progress.closed:
             collected, written = _Collected(progress.buckets), []

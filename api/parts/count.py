@@ -212,7 +212,7 @@ class _Reader:
         groups = await self._groups(tx)
         of_buckets = [
             [
-                (self._path(part.file), part.month == store.LOGS)
+                (self._path(part.file), part.is_logs)
                 for part in parts
                 if part.bucket == number and _may_have(part, wanted)
             ]
@@ -278,7 +278,7 @@ def _with_group(bucket: Bucket, group: int) -> Bucket:
 
 def _may_have(part: PartFile, wanted: ReportedEvents) -> bool:
     """Return whether a file may have events of the report."""
-    if part.month == store.LOGS and not len(wanted.logs):
+    if part.is_logs and not len(wanted.logs):
         return False
     if wanted.until is not None and part.first_at >= wanted.until:
         return False

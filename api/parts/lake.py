@@ -77,7 +77,7 @@ class LakeSource:
                         tuple(
                             LakeFile(part.file, part.rows, part.size, part.sha256.hex())
                             for part in listing.parts
-                            if part.month != store.LOGS
+                            if not part.is_logs
                         ),
                         await store.list_event_numbers(tx, org_id) if listing.parts else {},
                         tuple(listing.touched_numbers),

@@ -75,7 +75,7 @@ async def verify(database: Database, data_dir: Path, org_id: int) -> list[str]:
         progress = await store.find_progress(tx, org_id)
         if progress is None:
             return []
-        parts = [part for part in await store.list_parts(tx, org_id) if progress.has_logs or part.month != store.LOGS]
+        parts = [part for part in await store.list_parts(tx, org_id) if progress.has_logs or not part.is_logs]
         numbers, months = await store.list_event_numbers(tx, org_id), await store.list_months(tx)
         touched = np.array([contact.number for contact in await store.list_touched(tx, org_id)], np.int64)
         for kind in (EVENT_ROWS, LOG_ROWS) if progress.has_logs else (EVENT_ROWS,):

@@ -354,6 +354,10 @@ class PartFile(msgspec.Struct, frozen=True):
     last_at: int
     sha256: bytes
 
+    @property
+    def is_logs(self) -> bool:
+        return self.month == LOGS
+
 
 class PartsSummary(msgspec.Struct, frozen=True):
     """The number of an organization's files, their events and bytes; `removed` files are to be deleted."""

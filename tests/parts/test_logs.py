@@ -51,7 +51,7 @@ async def logs(parts: Parts) -> int:
         progress = await store.find_progress(tx, parts.org.id)
     assert progress is not None
     assert progress.has_logs
-    return sum(part.rows for part in await parts.listed() if part.month == store.LOGS)
+    return sum(part.rows for part in await parts.listed() if part.is_logs)
 
 
 async def test_new_logs_are_added_like_events(parts: Parts) -> None:
@@ -132,7 +132,7 @@ async def test_a_step_reads_few_logs(parts: Parts, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(build, "files_to_merge", lambda _: [])
     await parts.build()
     assert await logs(parts) == 7
-    assert sorted(part.rows for part in await parts.listed() if part.month == store.LOGS) == [1, 2, 2, 2]
+    assert sorted(part.rows for part in await parts.listed() if part.is_logs) == [1, 2, 2, 2]
 
 
 async def test_logs_are_added_again_after_a_builder_that_adds_none(parts: Parts) -> None:
