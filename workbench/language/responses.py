@@ -1036,7 +1036,7 @@ class ApprovalView(msgspec.Struct, frozen=True, rename="camel"):
     decided_at: datetime | None
     content_hash: str
     receipts: tuple[ReceiptView, ...]
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
 
 
 # --- Lakes
