@@ -4,7 +4,7 @@
  * Only the client that owns the file writes it. An event is in the file when `append` returns, because it was given to
  * the operating system: it survives the end of the process. A line that was cut off has no end, or is not JSON.
  */
-import { closeSync, fdatasync, fstatSync, openSync, readSync, rmSync, writeSync } from "node:fs";
+import { closeSync, fdatasync, fdatasyncSync, fstatSync, openSync, readSync, rmSync, writeSync } from "node:fs";
 
 import { SpoolError } from "./errors.js";
 
@@ -143,12 +143,19 @@ export class EventFile {
     fdatasync(this.descriptor, () => {}); // an error means that the file was deleted, with all its events settled
   }
 
+  /** Force what waits to the disk, and close the file. */
   close(): void {
-    closeSync(this.descriptor);
+    try {
+      if (!this.isSettled) fdatasyncSync(this.descriptor);
+    } catch {
+      // The disk failed; a later client reads what it has kept.
+    } finally {
+      closeSync(this.descriptor);
+    }
   }
 
   delete(): void {
-    this.close();
+    closeSync(this.descriptor);
     rmSync(this.path, { force: true });
   }
 

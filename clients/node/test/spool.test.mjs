@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, truncateSync, utimesSync, writeFileSync } from "node:fs";
+import fs, { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, truncateSync, utimesSync, writeFileSync } from "node:fs";
+import { syncBuiltinESMExports } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -332,4 +333,24 @@ test("sockets of killed clients are deleted, also if these had no events", async
   await open();
   assert.equal(files(path, ".alive").length, 3); // of the living one, the new one and the one that looked
   living.close();
+});
+
+test("what waits is forced to the disk when the client closes", async (t) => {
+  const { fdatasyncSync } = fs;
+  const synced = [];
+  fs.fdatasyncSync = (descriptor) => {
+    synced.push(readFileSync(`/proc/self/fd/${descriptor}`, "utf8"));
+    fdatasyncSync(descriptor);
+  };
+  syncBuiltinESMExports();
+  t.after(() => {
+    fs.fdatasyncSync = fdatasyncSync;
+    syncBuiltinESMExports();
+  });
+  const spool = await folder(t).open();
+  add(spool, '{"n":1}');
+  spool.add(LANE + 1, '{"n":2}');
+  drain(spool); // of the first lane
+  spool.close();
+  assert.deepEqual(synced.map((text) => text.split("\n").slice(1)), [['{"n":2}', ""]]);
 });
