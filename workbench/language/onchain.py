@@ -159,6 +159,7 @@ def read_log_sample(value: Mapping[str, Any], source: LogSource, field: str = "e
         return tuple(problems)
     location: dict[str, Json] = {name: value.get(name, default) for name, default in _SAMPLE_LOCATION.items()}
     location |= {"chainId": source.chain_id, "contract": source.contract}
+    # In the order of the declaration, as the payload of an entry.
     payload = encode(log_payload({**location, "args": as_stored(args)}, source.abi_event))
     return Event(source.abi_event.name, Identifiers(wallet, None, None, wallet), payload=payload, source=source.key)
 
