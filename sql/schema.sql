@@ -220,7 +220,9 @@ CREATE TABLE workbench.part_progress (
     rewritten_at       timestamptz,
     problem            text,                    -- why the last run failed
     kept_at            timestamptz NOT NULL DEFAULT now(),  -- when an engine last looked after the folder; a lease of an hour on the parts
-    logs_state         text                     -- `closed` and `rewritten_at`, by builders that add logs; a former version changes only these
+    -- `closed` and `rewritten_at`, by builders that add logs. A builder of a former version changes only these two, so that logs that it left
+    -- out are found; a boolean would stay true.
+    logs_state         text
 );
 
 CREATE TABLE workbench.parts (
@@ -910,7 +912,8 @@ CREATE VIEW workbench.log_events WITH (security_invoker = true) AS
                               'blockNumber', block_number, 'args', args) AS log, removed
     FROM workbench.onchain_events;
 
--- The logs that reports count and parts have. It has the name of a partition of events, because files of parts belong to one.
+-- The logs that reports count and parts have; `events` of sql/reports/macros.sql reads the same from the table. The view has the name of a
+-- partition of events, because files of parts belong to one.
 CREATE VIEW workbench.events_logs WITH (security_invoker = true) AS
     SELECT org_id, id, contact_id, contract || ':' || lower(event) AS event, block_time AS occurred_at, created_at, stored_in,
            jsonb_build_object('chainId', chain_id, 'contract', contract, 'txHash', tx_hash, 'logIndex', log_index,

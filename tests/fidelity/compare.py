@@ -30,6 +30,7 @@ from workbench.language.channel import Message
 from workbench.language.codec import encode
 from workbench.language.event import Event, read_event
 from workbench.language.explain import ExplanationView
+from workbench.language.onchain import log_payload
 from workbench.language.problem import Problems
 from workbench.language.run import TERMINAL, State, Step
 from workbench.language.simulate import ScheduledEvent, SimulationInput, Trace, backtest, simulate
@@ -86,9 +87,7 @@ def later_events(world: World, event: PlayedEvent) -> dict[int, ScheduledEvent]:
 def _awaited_log(world: World, position: int) -> Event | Problems:
     """Return a transfer as the event that entries wait for."""
     log = described_log(position, world.contacts[0].identifiers["walletAddress"].lower())
-    location = {name: log[name] for name in ("txHash", "logIndex", "blockNumber")}
-    payload = {"chainId": LOGS["chainId"], "contract": LOGS["contract"]} | location | log["args"]
-    return read_later_event({"event": AWAITED_LOG, "payload": payload}, 0)
+    return read_later_event({"event": AWAITED_LOG, "payload": log_payload({**LOGS, **log})}, 0)
 
 
 async def check(stage: Stage, world: World) -> Counter[str]:
