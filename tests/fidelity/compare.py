@@ -25,7 +25,7 @@ from tests.fidelity.worlds import AWAITED_LOG, LOGS, PERIOD, SentEvent, Transfer
 from workbench.backtest import simulate_bucket
 from workbench.backtest.result import BacktestLabel
 from workbench.backtest.run import BacktestRequest, run
-from workbench.backtest.simulate_bucket import AutomationPayload, LivePayload
+from workbench.backtest.simulate_bucket import AutomationPayload, LivePayload, VersionPayload
 from workbench.language.channel import Message
 from workbench.language.codec import encode
 from workbench.language.event import Event, read_event
@@ -38,6 +38,7 @@ from workbench.language.timeline import SimulatedEntry
 from workbench.language.trigger import read_later_event
 
 LEFT_OUT = "left out: "
+UNKNOWN = f"{LEFT_OUT}entries for backtests"
 MICROSECOND = timedelta(microseconds=1)
 REASONS = {"reentry": "reentry", "loop_guard": "loop_guard", "holdout": "held_out", "joined": "joined"}
 
@@ -159,6 +160,7 @@ class Comparison:
         is_cut, known_steps = self.is_left_out(limits.delivery_failed, entry), limits.steps_before_failure(entry)
         if (
             self.is_left_out(limits.was_late, entry)
+            or self.is_left_out(limits.failed_late, entry)
             or self.is_left_out(limits.others_interfere, entry)
             or self.is_left_out(limits.is_disturbed, entry)
             or self.is_left_out(limits.was_paused, entry)
@@ -216,27 +218,42 @@ class Comparison:
         played = self._played
         if not played.world.in_notebook:
             return
-        for number in range(len(played.world.automations)):
-            own = [
+        for number, automation_id in enumerate(played.automation_ids):
+            recorded = [
                 entry
                 for entry in played.entries
-                if entry.automation_id == played.automation_ids[number]
-                and not self.is_left_out(limits.is_erased, entry)
+                if entry.automation_id == automation_id and not self.is_left_out(limits.is_erased, entry)
             ]
-            unknowable = limits.lost_values, limits.was_late, limits.closing_is_unknown, limits.counted_before
-            if own and not any(self.is_left_out(limit, entry) for entry in own for limit in unknowable):
-                await self._compare_backtest(number, own)
+            versions = played.versions.get(number)
+            if versions is None and played.world.answers:  # a draft's deliveries succeed
+                versions = [self._stage.first_version(played, number)]
+            left_out = self._unknown_contacts(recorded, is_live=versions is not None)
+            known = [entry for entry in recorded if entry.contact_id not in left_out]
+            self.counts["entries for backtests"] += len(recorded)
+            self.counts[UNKNOWN] += len(recorded) - len(known)
+            if known:
+                await self._compare_backtest(number, known, left_out, versions)
 
-    async def _compare_backtest(self, number: int, recorded: list[StartedEntry]) -> None:
-        """Compare the backtest that a notebook makes, by SQL over HTTP."""
+    def _unknown_contacts(self, recorded: list[StartedEntry], *, is_live: bool) -> set[str]:
+        """Return the contacts with an entry that a limit applies to: it affects what their other entries do."""
+        unknowable = [limits.lost_values, limits.was_late, limits.closing_is_unknown, limits.counted_before]
+        if not is_live:  # a backtest of what was live repeats failures at the recorded times
+            unknowable.append(limits.failed_late)
+        left_out = {
+            entry.contact_id for entry in recorded if any(self.is_left_out(limit, entry) for limit in unknowable)
+        }
+        moved = self._played.moved
+        return left_out if left_out.isdisjoint(moved) else left_out | moved
+
+    async def _compare_backtest(
+        self, number: int, recorded: list[StartedEntry], left_out: set[str], versions: list[VersionPayload] | None
+    ) -> None:
+        """Compare the backtest that a notebook makes, by SQL over HTTP, without the contacts that are left out."""
         played, where = self._played, f"automation {number}"
         world, automation_id = played.world, played.automation_ids[number]
         payload = AutomationPayload(automation_id, world.automations[number].trigger, played.graphs[number])
         request = BacktestRequest({"since": world.begin, "until": world.begin + PERIOD}, processes=0)
         label = BacktestLabel("a", saved=True)
-        versions = played.versions.get(number)
-        if versions is None and world.answers:  # a draft's deliveries succeed
-            versions = [self._stage.first_version(played, number)]
         live = (
             None if versions is None else LivePayload(tuple(versions), tuple(played.activations[automation_id]), "live")
         )
@@ -247,19 +264,25 @@ class Comparison:
             patches.setattr(simulate_bucket, "backtest", recording(simulated))
             result = await asyncio.to_thread(run, *arguments)
         if live is not None:
-            self.expect("backtest: differences", result.differences().rows(), [], where)
+            differing = [row for row in result.differences().iter_rows(named=True) if row["contact"] not in left_out]
+            self.expect("backtest: differences", differing, [], where)
         steps: dict[str, list[tuple[Any, ...]]] = {}
         for row in result.frame().iter_rows(named=True):
             step = row["node"], row["outcome"], row["handle"], row["reason"], row["at"]
-            steps.setdefault(row["entry"], []).append(step)
+            if row["contact"] not in left_out:
+                steps.setdefault(row["entry"], []).append(step)
         taken = {entry.event_id: [(*step[:4], step[-1]) for step in entry.steps] for entry in recorded if entry.steps}
         self.expect("backtest", steps, taken, where)
-        texts = {entry.event.id: texts_of(entry) for entry in simulated}
+        texts = {entry.event.id: texts_of(entry) for entry in simulated if entry.contact_id not in left_out}
         self.expect("backtest: texts", texts, {entry.event_id: entry.texts for entry in recorded}, where)
         ends = {
-            (row["entry"], row["state"], row["outcome"], row["node"]) for row in result.entries().iter_rows(named=True)
+            (row["entry"], row["state"], row["outcome"], row["node"])
+            for row in result.entries().iter_rows(named=True)
+            if row["contact"] not in left_out
         }
         self.expect("backtest: ends", ends, ends_of(recorded), where)
+        if left_out:
+            return
         totals, outcomes = result.totals, Counter(entry.outcome for entry in recorded)
         counts = (totals.entries, totals.turned_away, totals.held_out, totals.failed, sum(totals.sent.values()))
         refused = outcomes["reentry"] + outcomes["loop_guard"] + outcomes["joined"]

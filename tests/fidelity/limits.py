@@ -13,6 +13,7 @@ Each limit has its reason. To lift one, delete it here and where it is used. `wo
 from datetime import datetime
 from typing import Any
 
+from tests.engine.killing import Delay
 from tests.fidelity.stage import PlayedEvent, PlayedWorld, StartedEntry
 from workbench.language.codec import encode
 from workbench.language.decision import DELIVERY_ERRORS
@@ -28,8 +29,8 @@ def engine_was_behind(_: PlayedWorld, event: PlayedEvent) -> bool:
 def was_late(played: PlayedWorld, entry: StartedEntry) -> bool:
     """After an engine was killed, another one decides with the contact of then, and some things follow the real time.
 
-    These are caps, quiet hours and retries (docs/automation-language.md, Moments). The entry is compared if it has none
-    of them, and if nothing changed the contact or the automation in between.
+    These are caps, quiet hours and retries (docs/automation-language.md, Moments). The entry is compared if it has no
+    caps and quiet hours, and if nothing changed the contact or the automation in between.
     """
     changes = [
         *played.disturbed.get(entry.contact_id, ()),
@@ -37,15 +38,27 @@ def was_late(played: PlayedWorld, entry: StartedEntry) -> bool:
         *(change.at for change in played.activations[entry.automation_id]),
     ]
     follows_time = any(graph["settings"].keys() & {"frequencyCap", "quietHours"} for graph in _graphs(played, entry))
+    return any(
+        follows_time or (delay.until >= entry.created_at and any(delay.since < at <= delay.until for at in changes))
+        for delay in _delays(played, entry)
+    )
+
+
+def failed_late(played: PlayedWorld, entry: StartedEntry) -> bool:
+    """Retries follow the real time, too, so they are later after an engine was killed."""
+    return any(step[1] == "failed" for step in entry.steps) and any(
+        delay.until >= entry.created_at for delay in _delays(played, entry)
+    )
+
+
+def _delays(played: PlayedWorld, entry: StartedEntry) -> list[Delay]:
+    """Return the delays of the contact until the end of the entry."""
     contact_of = {other.id: other.contact_id for other in played.entries}
-    for delay in played.delays:
-        if entry.contact_id in (delay.contact_id, contact_of.get(delay.entry_id)) and delay.since <= entry.last_at:
-            is_open = delay.until >= entry.created_at
-            if follows_time or (is_open and any(delay.since < at <= delay.until for at in changes)):
-                return True
-            if is_open and any(step[1] == "failed" for step in entry.steps):
-                return True
-    return False
+    return [
+        delay
+        for delay in played.delays
+        if entry.contact_id in (delay.contact_id, contact_of.get(delay.entry_id)) and delay.since <= entry.last_at
+    ]
 
 
 def follows_changes(played: PlayedWorld, event: PlayedEvent) -> bool:
@@ -174,8 +187,8 @@ def closing_is_unknown(played: PlayedWorld, entry: StartedEntry) -> bool:
 
     An event may also have the address of another contact, which is closed.
     """
-    is_moved = played.closed and entry.contact_id in played.moved
-    return played.reopened or is_moved or entry.event_id in played.conflicts
+    is_moved = (played.closed or played.reopened) and entry.contact_id in played.moved
+    return entry.contact_id in played.reopened or is_moved or entry.event_id in played.conflicts
 
 
 def counted_before(played: PlayedWorld, entry: StartedEntry) -> bool:

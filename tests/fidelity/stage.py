@@ -156,7 +156,7 @@ class PlayedWorld(msgspec.Struct):
     moved: set[str] = set()  # contacts whose identifiers moved to another contact, or came from one
     conflicts: set[str] = set()  # events with an identifier of another contact
     closed: bool = False  # whether a delivery or a report closed an address
-    reopened: bool = False
+    reopened: set[str] = set()  # contacts whose closed address a person opened again
     # Messages that count towards a cap no more, or that may have arrived: contact, automation, whether it bounced
     uncounted: list[tuple[str, str, bool]] = []
 
@@ -419,8 +419,8 @@ class Stage:
             case Change():
                 contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
                 if contact_id is not None:
-                    if action.channels.get("email"):
-                        played.reopened = played.reopened or await self._has_closed()
+                    if action.channels.get("email") and await self._has_closed():
+                        played.reopened.add(contact_id)
                     await self._change(contact_id, action.added, action.removed, action.topics, action.channels)
                     self._disturb(played, contact_id)
             case SegmentMove():

@@ -296,6 +296,17 @@ DAY_OR_WAIT = Automation(
             *(SegmentMove(20, 0, enters=False), SegmentMove(261_007, 1, enters=False)),
             contacts=MEMBERS,
         ),
+        world(  # the address of the first contact was opened again: only its entries are left out of the backtest
+            path(MAIL, HI),
+            *(deposit(0), deposit(20, BOB), Change(33, 0, channels={"email": True}), deposit(75), deposit(90_045, BOB)),
+            contacts=(Contact(ANN), Contact(BOB)),
+            answers=("gone",),
+        ),
+        # Deliveries that fail after an engine was killed
+        world(path(HOOK, HI), deposit(0), answers=("refused", "no_answer"), kills=(Kill(9, answered=False),)),
+        world(
+            path(MAIL, HI), deposit(0), answers=("refused",), kills=(Kill(12, answered=True), Kill(20, answered=True))
+        ),
     ],
 )
 async def test_the_interpreters_agree_on_these_worlds(stage: Stage, played: World) -> None:
