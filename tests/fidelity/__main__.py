@@ -1,7 +1,8 @@
 """`python -m tests.fidelity`: plays random worlds, and prints each that two interpreters tell differently as a test.
 
 The cases are drawn in parts, each with a seed of its own, so a seed draws the same worlds in any number of
-processes. `--seed week` repeats what `make test` plays this week. Exit code 1: something differs.
+processes. `--seed week` repeats what `make test` plays this week. Exit code 1: something differs, or
+limits leave out too many entries of backtests.
 """
 
 import argparse
@@ -20,11 +21,12 @@ from typing import Any
 
 from api.embedded import Server
 from api.store.migrate import migrate
-from tests.fidelity.compare import LEFT_OUT
+from tests.fidelity.compare import LEFT_OUT, UNKNOWN
 from tests.fidelity.machine import parts_of, seed_of, work
 from tests.servers import create_database, database_dsn, drop_database, open_server
 
 INTERVAL_S = 10.0
+MAX_UNKNOWN = 0.2  # of the entries for backtests; of fewer than a thousand, chance may leave out more
 
 
 def main() -> int:
@@ -61,12 +63,15 @@ def main() -> int:
         + (f"; {not_run:,} cases were not run" if not_run else "")
         + ("" if is_complete else "; stopped")
     )
+    entries, unknown = counts["entries for backtests"], counts[UNKNOWN]
+    too_many = entries >= 1_000 and unknown > MAX_UNKNOWN * entries
     left_out = {name: count for name, count in sorted(counts.items()) if name.startswith(LEFT_OUT)}
     _say(", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()) if name not in left_out))
     _say("Not compared, by limit (tests/fidelity/limits.py):")
     for name, count in left_out.items():
         _say(f"  {name.removeprefix(LEFT_OUT)}: {count:,}")
-    return 1 if failures or not is_complete else 0
+    _say(f"Left out are {unknown / max(entries, 1):.1%} of the entries for backtests; {MAX_UNKNOWN:.0%} are allowed.")
+    return 1 if failures or not is_complete or too_many else 0
 
 
 def _say(text: str) -> None:
