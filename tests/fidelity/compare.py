@@ -20,7 +20,16 @@ from api.contacts import explain
 from api.contacts.explain import ExplainBody, ExplainedView, ExplainReader
 from tests.engine.killing import RETRIES
 from tests.fidelity import limits
-from tests.fidelity.stage import Observer, PlayedEvent, PlayedWorld, Stage, StartedEntry, described_log, patched
+from tests.fidelity.stage import (
+    Observer,
+    PlayedEvent,
+    PlayedWorld,
+    RecordedStep,
+    Stage,
+    StartedEntry,
+    described_log,
+    patched,
+)
 from tests.fidelity.worlds import AWAITED_LOG, LOGS, PERIOD, SentEvent, Transfer, World
 from workbench.backtest import simulate_bucket
 from workbench.backtest.result import BacktestLabel
@@ -166,7 +175,7 @@ class Comparison:
             or self.is_left_out(limits.was_paused, entry)
             or self.is_left_out(limits.is_erased, entry)
         ):
-            known = [step for step in entry.steps[:known_steps] if step[-1] <= event.at]
+            known = [step for step in entry.steps[:known_steps] if step.at <= event.at]
             steps = steps_of(simulated.steps, without_causes=entry.contact_id in played.erased)
             self.expect("trial of one moment", steps[: len(known)] if is_cut else steps, known, where)
             return
@@ -268,10 +277,14 @@ class Comparison:
             self.expect("backtest: differences", differing, [], where)
         steps: dict[str, list[tuple[Any, ...]]] = {}
         for row in result.frame().iter_rows(named=True):
-            step = row["node"], row["outcome"], row["handle"], row["reason"], row["at"]
+            step = row["node"], row["kind"], row["outcome"], row["handle"], row["reason"], row["at"]
             if row["contact"] not in left_out:
                 steps.setdefault(row["entry"], []).append(step)
-        taken = {entry.event_id: [(*step[:4], step[-1]) for step in entry.steps] for entry in recorded if entry.steps}
+        taken = {
+            entry.event_id: [(*step[:-2], step.at) for step in entry.steps]  # a table has no attempts
+            for entry in recorded
+            if entry.steps
+        }
         self.expect("backtest", steps, taken, where)
         texts = {entry.event.id: texts_of(entry) for entry in simulated if entry.contact_id not in left_out}
         self.expect("backtest: texts", texts, {entry.event_id: entry.texts for entry in recorded}, where)
@@ -287,7 +300,7 @@ class Comparison:
         counts = (totals.entries, totals.turned_away, totals.held_out, totals.failed, sum(totals.sent.values()))
         refused = outcomes["reentry"] + outcomes["loop_guard"] + outcomes["joined"]
         failed = sum(entry.state == "dead" for entry in recorded)
-        sent = sum(step[1] == "sent" for entry in recorded for step in entry.steps)
+        sent = sum(step.outcome == "sent" for entry in recorded for step in entry.steps)
         expected = (len(recorded) - refused, refused, outcomes["holdout"], failed, sent)
         self.expect("backtest: counts", counts, expected, where)
 
@@ -311,11 +324,12 @@ def simulate_as_entry(
     return simulate(prepared.automation, prepared.event, contact, event.at, circumstances)
 
 
-def steps_of(steps: Iterable[Step], *, without_causes: bool = False) -> list[tuple[Any, ...]]:
+def steps_of(steps: Iterable[Step], *, without_causes: bool = False) -> list[RecordedStep]:
     """Return steps as those of a `StartedEntry`; `without_causes`: its contact was erased, which deletes them."""
     return [
-        (
+        RecordedStep(
             step.node_id,
+            step.kind,
             step.outcome,
             step.handle,
             None if without_causes else step.detail.get("cause"),

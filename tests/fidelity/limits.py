@@ -46,7 +46,7 @@ def was_late(played: PlayedWorld, entry: StartedEntry) -> bool:
 
 def failed_late(played: PlayedWorld, entry: StartedEntry) -> bool:
     """Retries follow the real time, too, so they are later after an engine was killed."""
-    return any(step[1] == "failed" for step in entry.steps) and any(
+    return any(step.outcome == "failed" for step in entry.steps) and any(
         delay.until >= entry.created_at for delay in _delays(played, entry)
     )
 
@@ -78,13 +78,13 @@ def others_come_first(played: PlayedWorld, entry: StartedEntry) -> bool:
     """
     order = {automation_id: number for number, automation_id in enumerate(played.automation_ids)}
     rules = '"reentry"', '"send_webhook"'  # the loop guard is for webhooks
-    admits = not any(word in text for text in _texts(played, entry) for word in rules)
+    has_admission_rule = any(word in text for text in _texts(played, entry) for word in rules)
     return any(
         (other.created_at, other.event_id, order[other.automation_id])
         < (entry.created_at, entry.event_id, order[entry.automation_id])
-        and any(step[-1] == entry.created_at for step in other.steps)
+        and any(step.at == entry.created_at for step in other.steps)
         and (
-            (other.automation_id == entry.automation_id and not admits)
+            (other.automation_id == entry.automation_id and has_admission_rule)
             or _affects(played, other, entry, entry.created_at)
         )
         for other in played.entries
@@ -121,11 +121,11 @@ def _affects(played: PlayedWorld, other: StartedEntry, entry: StartedEntry, unti
 
     if other.automation_id == entry.automation_id and depends('"collect"'):
         return not (other.state == "cancelled" and len(other.steps) < 2)  # one that joins is an event of the trial
-    for step, kind in zip(other.steps, other.kinds, strict=True):
-        if entry.created_at <= step[-1] <= until and (
-            (kind in ("add_tag", "remove_tag", "update_contact") and depends(*_READERS))
-            or (kind in ("send_inapp", "send_email", "send_via") and depends('"frequencyCap"'))
-            or (kind == "send_email" and step[3] == "gone" and depends('"send_email"'))
+    for step in other.steps:
+        if entry.created_at <= step.at <= until and (
+            (step.kind in ("add_tag", "remove_tag", "update_contact") and depends(*_READERS))
+            or (step.kind in ("send_inapp", "send_email", "send_via") and depends('"frequencyCap"'))
+            or (step.kind == "send_email" and step.cause == "gone" and depends('"send_email"'))
         ):
             return True
     return False
@@ -150,7 +150,7 @@ def delivery_failed(_: PlayedWorld, entry: StartedEntry) -> bool:
 def steps_before_failure(entry: StartedEntry) -> int:
     """Return the number of steps before the first failed delivery."""
     causes = {*DELIVERY_ERRORS, None}  # the erasure of the contact deletes causes
-    failed = (number for number, step in enumerate(entry.steps) if step[1] == "failed" and step[3] in causes)
+    failed = (number for number, step in enumerate(entry.steps) if step.outcome == "failed" and step.cause in causes)
     return next(failed, len(entry.steps))
 
 
@@ -194,8 +194,8 @@ def closing_is_unknown(played: PlayedWorld, entry: StartedEntry) -> bool:
 def counted_before(played: PlayedWorld, entry: StartedEntry) -> bool:
     """A backtest knows the latest status of a message only: not how long it counted towards a cap."""
     return any("frequencyCap" in graph["settings"] for graph in _graphs(played, entry)) and any(
-        contact_id == entry.contact_id and (bounced or automation_id != entry.automation_id)
-        for contact_id, automation_id, bounced in played.uncounted
+        message.contact_id == entry.contact_id and (message.bounced or message.automation_id != entry.automation_id)
+        for message in played.uncounted
     )
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -93,8 +93,28 @@ TABLES = (
 )  # fmt: skip
 
 
+class RecordedStep(NamedTuple):
+    """A step of an entry. `attempt`: its number, without those of killed engines."""
+
+    node_id: str
+    kind: str
+    outcome: str
+    handle: str | None
+    cause: str | None
+    attempt: int
+    at: datetime
+
+
+class UncountedMessage(NamedTuple):
+    """A message that counts towards a cap no more, or that may have arrived."""
+
+    contact_id: str
+    automation_id: str
+    bounced: bool
+
+
 class StartedEntry(msgspec.Struct, frozen=True):
-    """An entry of the engine: its steps as (node, outcome, handle, cause, attempt, at), their kinds, texts by node."""
+    """An entry of the engine, with its steps, and its texts by node."""
 
     id: str
     automation_id: str
@@ -104,8 +124,7 @@ class StartedEntry(msgspec.Struct, frozen=True):
     state: str
     outcome: str | None
     node_id: str | None
-    steps: list[tuple[Any, ...]]
-    kinds: list[str]
+    steps: list[RecordedStep]
     texts: list[tuple[str, str]]
 
     @property
@@ -113,7 +132,7 @@ class StartedEntry(msgspec.Struct, frozen=True):
         """When it ended; the last moment of all if it is open."""
         if State(self.state) not in TERMINAL:
             return datetime.max.replace(tzinfo=UTC)
-        return max((step[-1] for step in self.steps), default=self.created_at)
+        return max((step.at for step in self.steps), default=self.created_at)
 
 
 class PlayedEvent(msgspec.Struct):
@@ -157,8 +176,7 @@ class PlayedWorld(msgspec.Struct):
     conflicts: set[str] = set()  # events with an identifier of another contact
     closed: bool = False  # whether a delivery or a report closed an address
     reopened: set[str] = set()  # contacts whose closed address a person opened again
-    # Messages that count towards a cap no more, or that may have arrived: contact, automation, whether it bounced
-    uncounted: list[tuple[str, str, bool]] = []
+    uncounted: list[UncountedMessage] = []
 
 
 class ScheduledRun(msgspec.Struct, frozen=True):
@@ -285,10 +303,11 @@ class Stage:
         played.killed, played.delays = engines.killed, engines.delays
         played.entries = await self._entries(engines)
         played.closed = await self._has_closed()
-        played.uncounted = await bench.fetch(
+        uncounted = await bench.fetch(
             "SELECT contact_id::text, automation_id::text, feedback IS NOT DISTINCT FROM 'bounced' FROM messages"
             " WHERE status = 'failed' OR status = 'skipped' AND body IS NOT NULL OR feedback = 'bounced'"
         )
+        played.uncounted = [UncountedMessage(*row) for row in uncounted]
         async with bench.database.transaction() as tx:
             for automation_id in played.automation_ids:
                 played.activations[automation_id] = await list_activation_changes(tx, bench.org_id, automation_id)
@@ -466,12 +485,13 @@ class Stage:
         if contact_id is None:
             return
         address, message_id = (await self.contact(contact_id)).identifiers.email, None
-        rows = await bench.fetch(
+        latest = await bench.fetch(
             "SELECT recipient, id::text FROM messages WHERE contact_id = %s AND channel = 'email'"
             " AND status IN ('sent', 'unknown', 'failed') ORDER BY created_at DESC, id LIMIT 1",
             contact_id,
         )
-        for recipient, message_id in rows:  # noqa: B007
+        if latest:
+            ((recipient, message_id),) = latest
             address = self.show.keys.open_email(recipient)
         if address is None:
             return
@@ -678,18 +698,18 @@ class Stage:
             " node_id FROM entries ORDER BY created_at, automation_id, event_id"
         )
         steps = await self.bench.fetch(
-            "SELECT entry_id::text, node_id, outcome, handle, detail ->> 'cause', attempt, at, step, claim, kind"
+            "SELECT entry_id::text, step, claim, node_id, kind, outcome, handle, detail ->> 'cause', attempt, at"
             " FROM entry_steps ORDER BY entry_id, claim, step"
         )
         sent = await self.bench.fetch(
             "SELECT entry_id::text, node_id, body FROM messages"
             " WHERE (status IN ('sent', 'delivered') OR feedback = 'bounced') AND body IS NOT NULL"  # not if erased
         )
-        entries = {row[0]: StartedEntry(*row, [], [], []) for row in rows}
-        for entry_id, node_id, outcome, handle, cause, attempt, at, step, claim, kind in steps:
-            own = engines.own_attempt(entry_id, step, claim, attempt)
-            entries[entry_id].steps.append((node_id, outcome, handle, cause, own, at))
-            entries[entry_id].kinds.append(kind)
+        entries = {row[0]: StartedEntry(*row, [], []) for row in rows}
+        for entry_id, number, claim, *values in steps:
+            step = RecordedStep(*values)
+            attempt = engines.own_attempt(entry_id, number, claim, step.attempt)
+            entries[entry_id].steps.append(step._replace(attempt=attempt))
         for entry_id, node_id, body in sent:
             entries[entry_id].texts.append((node_id, body.replace(entry_id, entries[entry_id].event_id)))
         for entry in entries.values():

@@ -5,7 +5,7 @@ The repr of a world is the Python expression that makes it, so a failure can be 
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from hypothesis import strategies as st
@@ -231,15 +231,34 @@ class World(msgspec.Struct, frozen=True):
         return self.late or bool(self.kills)
 
 
-# Whether engines are late, and are killed, and whether the world is then one contact that nothing else changes
+class Engines(NamedTuple):
+    """What happens to the engines of a world. `plain`: it has one contact, which nothing changes but its entries."""
+
+    late: bool = False
+    killed: bool = False
+    plain: bool = False
+
+
+class Failures(NamedTuple):
+    """Whether the deliveries of a world have answers, and whether mail servers report."""
+
+    answered: bool = False
+    reported: bool = False
+
+
 ENGINES = (
-    *[(False, False, False)] * 9,
-    *[(False, True, False)] * 3,
-    *[(True, False, True)] * 2,
-    *((False, True, True), (True, True, True)),
+    *[Engines()] * 9,
+    *[Engines(killed=True)] * 3,
+    *[Engines(late=True, plain=True)] * 2,
+    Engines(killed=True, plain=True),
+    Engines(late=True, killed=True, plain=True),
 )
-# Whether deliveries have answers, and mail servers report
-FAILURES = (*[(False, False)] * 5, (True, False), (True, False), (False, True), (True, True))
+FAILURES = (
+    *[Failures()] * 5,
+    *[Failures(answered=True)] * 2,
+    Failures(reported=True),
+    Failures(answered=True, reported=True),
+)
 # The last ones use up all attempts of a message.
 ANSWERS = st.lists(st.sampled_from([*get_args(Answer), "refused"]), min_size=1, max_size=4).map(tuple) | st.just(
     ("refused",) * (len(RETRIES.delays_s or ()) + 1)
