@@ -5,7 +5,7 @@ this process as in an engine, with its limits. The one that reads everything fol
 events, after the segment has lost its watermark.
 
 For the query without names of events, each refresh reads 10,000 contacts with 20 events each. These are 200,000 rows in
-as many blocks. Bitmap scans read them in the order of the table (docs/decisions/0108-contacts-known-to-the-planner.md).
+as many blocks. Bitmap scans read them in the order of the table (docs/decisions/0108-changed-contacts-immutable.md).
 """
 
 import asyncio

@@ -1233,7 +1233,7 @@ CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barr
     WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
 
 -- For increments of segments: the rows of some contacts, a setting of the reader's connection, which can only remove rows. Only tables
--- with a row for each change of a contact that they show can be here. The function is called immutable, so that the planner knows the
+-- with a row for each change of a contact that they show can be here. The function is declared IMMUTABLE, so that the planner knows the
 -- contacts: it estimates their rows, reads them in the order of the table, and looks them up by hash where an index cannot. This is right
 -- while each query is planned after the setting, as the cursors of the gateway are.
 CREATE SCHEMA analyst_changed;
