@@ -91,7 +91,7 @@ export class Client {
     this.#onReceipt = options.onReceipt;
     const onTurn = () => {
       this.#report();
-      this.#endRound();
+      this.#wakeWaiters();
     };
     this.#running = Promise.all([
       this.#takingOver.run(() => this.#takeOver(), onTurn),
@@ -178,12 +178,12 @@ export class Client {
     // A key that the service refuses never takes files over, which others may be able to send.
     const answer = await this.#service.request("/me");
     const { organization, key } = (answer.body ?? {}) as { organization?: string; key?: { kind: string } };
-    if (answer.status !== 200 || organization === undefined || key === undefined) throw this.#service.strangeAnswer(answer);
-    const areAll = await this.#spool.takeOver(organization, key.kind);
-    this.#tookOver ||= areAll;
+    if (answer.status !== 200 || organization === undefined || key === undefined) throw this.#service.notTheService(answer);
+    const tookAll = await this.#spool.takeOver(organization, key.kind);
+    this.#tookOver ||= tookAll;
     this.#lanes.forEach((loop) => loop.wake());
-    this.#endRound();
-    await this.#takingOver.pause(areAll ? TAKE_OVER_INTERVAL_MS : WAIT_FOR_OTHERS_MS); // the others, after some were sent
+    this.#wakeWaiters();
+    await this.#takingOver.pause(tookAll ? TAKE_OVER_INTERVAL_MS : WAIT_FOR_OTHERS_MS); // the others, after some were sent
   }
 
   /** Send the oldest events of a lane; wait for some if there are few. Throws the reason why events still wait. */
@@ -210,7 +210,7 @@ export class Client {
       }
       results = [{ accepted: false, deduplicated: false, idempotencyKey: "", error: answer.error }];
     }
-    if (!Array.isArray(results) || results.length !== events.length) throw this.#service.strangeAnswer(answer);
+    if (!Array.isArray(results) || results.length !== events.length) throw this.#service.notTheService(answer);
     // Events after one that waits are sent again, too, so that the order stays; they are stored once.
     const waits = results.findIndex(({ error }) => WAITING_ERRORS.test(error ?? ""));
     const receipts = waits < 0 ? results : results.slice(0, waits);
@@ -230,7 +230,7 @@ export class Client {
     if (receipts.length === 0) return;
     this.#spool.settle(lane, events[receipts.length - 1]!);
     this.#lanes[lane]!.progress();
-    this.#endRound();
+    this.#wakeWaiters();
     receipts.forEach((receipt, index) => this.#handOver(events[index]!, receipt));
   }
 
@@ -270,14 +270,14 @@ export class Client {
   }
 
   /** Let `flush` see what has changed. */
-  #endRound(): void {
+  #wakeWaiters(): void {
     for (const resolve of this.#waiters.splice(0)) resolve();
   }
 
   /** Look after each batch whether something is the case, up to a time. */
   async #waitFor(isDone: () => boolean, until: number): Promise<void> {
-    for (let rest; !isDone() && (rest = until - performance.now()) > 0; ) {
-      const timer = setTimeout(() => this.#endRound(), rest);
+    while (!isDone() && performance.now() < until) {
+      const timer = setTimeout(() => this.#wakeWaiters(), until - performance.now());
       await new Promise<void>((resolve) => this.#waiters.push(resolve));
       clearTimeout(timer);
     }

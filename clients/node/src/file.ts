@@ -70,8 +70,16 @@ export class EventFile {
   get waiting(): number {
     if (this.#waiting === undefined) {
       this.#waiting = 0;
-      for (let at = this.position, chunk; (chunk = this.#read(at)).length > 0; at += chunk.length) {
-        for (let end = -1; (end = chunk.indexOf(NEWLINE, end + 1)) >= 0; ) this.#waiting += 1;
+      let at = this.position;
+      let chunk = this.#read(at);
+      while (chunk.length > 0) {
+        let newline = chunk.indexOf(NEWLINE);
+        while (newline >= 0) {
+          this.#waiting += 1;
+          newline = chunk.indexOf(NEWLINE, newline + 1);
+        }
+        at += chunk.length;
+        chunk = this.#read(at);
       }
     }
     return this.#waiting;

@@ -49,7 +49,7 @@ export class Service {
     return { status, body: answer, error };
   }
 
-  strangeAnswer({ status }: Answer): UnavailableError {
+  notTheService({ status }: Answer): UnavailableError {
     return new UnavailableError(`the answer is not that of an Event Workbench at ${this.url}`, status);
   }
 

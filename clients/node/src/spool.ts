@@ -186,7 +186,8 @@ export class Spool {
 
   /** Let the rejected events wait again, behind the others. */
   retryRejected(): void {
-    for (let path; (path = this.#rejected[0]) !== undefined; this.#rejected.shift()) {
+    while (this.#rejected.length > 0) {
+      const path = this.#rejected[0]!;
       const rejections = readRejections(path);
       let added = 0;
       try {
@@ -202,6 +203,7 @@ export class Spool {
         throw error;
       }
       rmSync(path, { force: true });
+      this.#rejected.shift();
     }
   }
 
@@ -227,16 +229,16 @@ export class Spool {
       if (!ended.has(id)) ended.set(id, await this.#hasEnded(id));
       return ended.get(id)!;
     };
-    let areAll = true;
+    let tookAll = true;
     for (const name of names.sort((left, right) => stampOf(left) - stampOf(right))) {
-      const [key, id, stamp, kindOfFile] = name.split(".");
-      if (kindOfFile === undefined || id === this.#owner || !keys.has(key!) || !(await hasEnded(id!))) continue;
-      const path = join(this.folder, `${this.#key}.${this.#owner}.${stamp}.${kindOfFile}`);
-      const lane = this.#lanes[Number(kindOfFile.replace("lane", ""))];
+      const [key, id, stamp, suffix] = name.split(".");
+      if (suffix === undefined || id === this.#owner || !keys.has(key!) || !(await hasEnded(id!))) continue;
+      const path = join(this.folder, `${this.#key}.${this.#owner}.${stamp}.${suffix}`);
+      const lane = this.#lanes[Number(suffix.replace("lane", ""))];
       if (lane === undefined) {
-        if (kindOfFile === "rejected" && this.#rename(name, path)) this.#rejected.push(path);
+        if (suffix === "rejected" && this.#rename(name, path)) this.#rejected.push(path);
       } else if (lane.files.length >= MAX_FILES) {
-        areAll = false;
+        tookAll = false;
       } else if (this.#rename(name, path)) {
         try {
           lane.addFile(EventFile.takeOver(path));
@@ -253,8 +255,8 @@ export class Spool {
         if (age > NEW_SOCKET_MS) await hasEnded(name.slice(0, -6));
       }
     }
-    for (const [id, isOver] of ended) if (isOver) rmSync(this.#socket(id), { force: true });
-    return areAll;
+    for (const [id, isEnded] of ended) if (isEnded) rmSync(this.#socket(id), { force: true });
+    return tookAll;
   }
 
   /** Leave what waits to a later client. */
