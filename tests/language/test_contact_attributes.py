@@ -4,6 +4,7 @@ from decimal import Decimal
 
 from workbench.language.contact import (
     MAX_CONTACT_ATTRIBUTES,
+    MAX_CONTACT_ATTRIBUTES_BYTES,
     TOO_LARGE_ATTRIBUTES,
     TOO_MANY_ATTRIBUTES,
     ContactState,
@@ -35,3 +36,16 @@ def test_a_value_grows_while_there_is_room() -> None:
 def test_a_number_counts_with_the_digits_that_postgres_writes() -> None:
     assert exceeds_attribute_limits({f"a{number}": Decimal("1e-300") for number in range(900)})
     assert not exceeds_attribute_limits({f"a{number}": Decimal("0.1") for number in range(900)})
+
+
+def test_a_contact_keeps_attributes_up_to_their_number_and_size() -> None:
+    many = {f"a{n:03}": n for n in range(MAX_CONTACT_ATTRIBUTES)}
+    assert not exceeds_attribute_limits(many)
+    assert exceeds_attribute_limits(many | {"more": 1})
+    full = {"a": "x" * (MAX_CONTACT_ATTRIBUTES_BYTES - 9)}  # `{"a": ""}` has nine bytes more
+    assert not exceeds_attribute_limits(full)
+    assert exceeds_attribute_limits({"a": full["a"] + "x"})
+    assert fit_attributes({}, full) == (full, ())
+    half = "x" * (MAX_CONTACT_ATTRIBUTES_BYTES // 2)
+    too_large = Problem("attributes.b", "left out: a contact has at most 256 KB of attributes")
+    assert fit_attributes({}, {"a": half, "b": half, "c": 1}) == ({"a": half, "c": 1}, (too_large,))

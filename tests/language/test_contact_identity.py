@@ -1,9 +1,22 @@
 """Identifiers select the contact of an event (docs/contract.md 4.5 and docs/trust.md H1-H4)."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.language.contact import Conflict, IdentifierKey, IdentifierKind, Resolution, resolve_identity
+from workbench.language.contact import (
+    Conflict,
+    ContactState,
+    IdentifierKey,
+    IdentifierKind,
+    Resolution,
+    apply_event,
+    identifier_values,
+    resolve_identity,
+)
+from workbench.language.event import Identifiers
 
 WALLET, EMAIL, EXTERNAL = (IdentifierKind.WALLET, "w"), (IdentifierKind.EMAIL, "e"), (IdentifierKind.EXTERNAL_ID, "x")
 OTHER_EMAIL = (IdentifierKind.EMAIL, "e2")
@@ -142,3 +155,39 @@ def _only_emails_moved(resolution: Resolution, before: dict[IdentifierKey, str],
     taken = {key for key in resolution.gained if before.get(key) not in (None, contact)}
     moved = {conflict.key for conflict in resolution.conflicts if conflict.outcome == "moved"}
     return taken == moved and all(key[0] is IdentifierKind.EMAIL for key in moved)
+
+
+OWN = ContactState("c", Identifiers("0xa"))
+
+
+@pytest.mark.parametrize(
+    ("sent", "owners", "identifiers"),
+    [
+        (Identifiers("0xa", "a@b.co", "u"), {}, Identifiers("0xa", "a@b.co", "u")),
+        (Identifiers("0xa", "a@b.co"), {(IdentifierKind.EMAIL, "a@b.co"): "d"}, Identifiers("0xa", "a@b.co")),
+        (Identifiers(None, "a@b.co", "u"), {(IdentifierKind.EMAIL, "a@b.co"): "d"}, Identifiers("0xa", None, "u")),
+        (Identifiers(None, "a@b.co", "u"), {(IdentifierKind.EMAIL, "a@b.co"): "c"}, Identifiers("0xa", "a@b.co", "u")),
+        (Identifiers(None, None, "u"), {(IdentifierKind.EXTERNAL_ID, "u"): "d"}, Identifiers("0xa")),
+        (
+            Identifiers("0xb", "a@b.co"),
+            {(IdentifierKind.WALLET, "0xb"): "c", (IdentifierKind.EMAIL, "a@b.co"): "d"},
+            Identifiers("0xa", "a@b.co"),
+        ),
+        (
+            Identifiers("0xb", "a@b.co"),
+            {(IdentifierKind.WALLET, "0xb"): "d", (IdentifierKind.EMAIL, "a@b.co"): "d"},
+            Identifiers("0xa"),
+        ),
+    ],
+)
+def test_an_event_adds_the_identifiers_that_belong_to_no_other_contact(
+    sent: Identifiers, owners: Any, identifiers: Identifiers
+) -> None:
+    assert apply_event(OWN, sent, {}, owners).identifiers == identifiers
+
+
+def test_the_identifiers_that_were_sent() -> None:
+    assert identifier_values(Identifiers("0xa", None, "u")) == [
+        (IdentifierKind.WALLET, "0xa"),
+        (IdentifierKind.EXTERNAL_ID, "u"),
+    ]

@@ -94,3 +94,12 @@ def test_a_merge_over_the_attribute_limit_is_refused() -> None:
 
 def test_attributes_written_after_the_merge_are_found() -> None:
     assert attributes_since_merge({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}) == {"b": 3, "c": 4}
+
+
+def test_a_merge_hides_what_both_have_and_gains_the_rest() -> None:
+    keep, absorbed = (
+        ContactRecord(wallet="0xa", external_id="u"),
+        ContactRecord(wallet="0xb", email="a@b.co", external_id="u"),
+    )
+    plan = plan_merge(keep, absorbed)
+    assert (plan.hidden, plan.gained) == (("walletAddress",), ContactRecord(email="a@b.co"))
