@@ -69,6 +69,15 @@ def test_a_claim_counts_as_an_attempt() -> None:
     assert run.claimed() == Run("e", "a", State.RUNNING, "n", step=2, attempt=2)
 
 
+@pytest.mark.parametrize(
+    ("state", "node_id", "resumed"),
+    [(State.PENDING, "n", True), (State.PENDING, None, False), (State.WAITING, "n", False)],
+)
+def test_a_claim_after_a_pause_says_so_once(state: State, node_id: str | None, resumed: bool) -> None:
+    run = Run("e", "a", state, node_id, resumed=not resumed)
+    assert run.claimed() == Run("e", "a", State.RUNNING, node_id, attempt=1, resumed=resumed)
+
+
 def test_the_next_node_starts_at_attempt_one() -> None:
     run = Run("e", "a", State.RUNNING, "n", step=2, attempt=3, error="x")
     assert run.at("m") == Run("e", "a", State.RUNNING, "m", step=3, attempt=1)

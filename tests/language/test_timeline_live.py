@@ -87,6 +87,25 @@ def test_an_entry_that_is_due_after_the_pause_is_not_changed_by_it() -> None:
     assert last_steps(play(changes, *paid(HOUR))) == [(1, "yes", "tagged", 2 * DAY + HOUR)]
 
 
+NINE = node("n", "wait_until", time="09:00", timezoneAttribute="tz")
+
+
+def test_a_time_of_day_that_passed_in_a_pause_has_not_been_missed() -> None:
+    only = version(1, NINE, YES)
+    changes = [change(timedelta(0), only), change(HOUR, only, "paused"), change(5 * DAY, only)]
+    assert last_steps(play(changes, *paid(timedelta(0)))) == [(1, "yes", "tagged", 5 * DAY)]
+
+
+def test_a_pause_that_is_over_does_not_matter_to_the_next_decision() -> None:
+    """An event wakes the entry in the pause. Later the time zone changes, at 15:00; nine in Caracas is 13:00."""
+    never = {"event": "bought", "filters": [{"path": "contact.plan", "operator": "eq", "value": "never"}]}
+    only = version(1, NINE, YES, settings={"goal": never})
+    changes = [change(timedelta(0), only), change(2 * HOUR, only, "paused"), change(4 * HOUR, only)]
+    moved_to = ValueChange(BEGIN + 5 * HOUR, "attributes.tz", UNSET, "America/Caracas")
+    entries = play(changes, (timedelta(0), "paid"), (3 * HOUR, "bought"), values=(moved_to,))
+    assert last_steps(entries) == [(1, "yes", "tagged", DAY + 3 * HOUR)]
+
+
 def test_overdue_entries_are_cancelled_when_the_pause_ends_so() -> None:
     only = version(1, DELAY, YES)
     changes = [change(timedelta(0), only), change(DAY, only, "paused"), change(5 * DAY, only, cancels_overdue=True)]

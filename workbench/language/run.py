@@ -92,7 +92,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     def claimed(self) -> "Run":
         """Return the run as claimed by a worker: running, one more attempt."""
-        return self.to(State.RUNNING, attempt=self.attempt + 1, due_at=None)
+        resumed = self.state is State.PENDING and self.node_id is not None  # after a pause
+        return self.to(State.RUNNING, attempt=self.attempt + 1, due_at=None, resumed=resumed)
 
     def at(self, node_id: str) -> "Run":
         """Return the run at the next node, still running."""

@@ -544,8 +544,6 @@ class Timeline(msgspec.Struct):
     def _process(self, number: int, entry: SimulatedEntry, now: datetime, arrival: LaterEvent | None = None) -> Walk:
         """Advance an entry until it waits or ends."""
         begun = entry.run.claimed()
-        if entry.run.state is State.PENDING and begun.node_id is not None:  # after a pause
-            begun = msgspec.structs.replace(begun, resumed=True)
         facts = self._facts(entry, now, arrival)
         run, after, decisions = begun, facts, []
         try:
