@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
-from tests.language.test_simulate_waits import MESSAGE, NO, YES, build_automation, node
+from tests.language.test_simulate_waits import MESSAGE, NO, WAIT, YES, build_automation, node
 from tests.language.test_timeline import ANN, BEGIN, DAY, DELAY, HOUR, events, outcomes, paid, steps_of
 from workbench.language.channel import RetryPolicy
-from workbench.language.contact import ChangeOrder, ValueChange
+from workbench.language.contact import ChangeOrder, ContactState, ValueChange
 from workbench.language.decision import Failure
+from workbench.language.event import Identifiers
 from workbench.language.live import ActivationState, LiveChange, PastMove, PublishedVersion
 from workbench.language.simulate import LivePast, SimulatedAutomation, backtest
-from workbench.language.timeline import PastEntries, RecordedFailure, SimulatedEntry
+from workbench.language.timeline import OtherMessage, PastEntries, RecordedFailure, SimulatedEntry
 from workbench.language.trigger import Trigger
 
 HOOK = node("h", "send_webhook", url="https://a.co")
@@ -151,6 +153,40 @@ def test_a_recorded_failure_without_another_attempt_ends_the_entry() -> None:
     assert (outcomes([entry]), steps_of(entry)[-1]) == ([("dead", "gone")], ("h", "failed", HOUR))
 
 
+def test_a_failure_without_a_recorded_attempt_is_tried_again_after_the_computed_delay() -> None:
+    lost = failed("h", REFUSED, HOUR)
+    (entry,) = play([change(timedelta(0), version(1, HOOK, YES))], *paid(HOUR), failures={"e0": (lost,)})
+    assert [step.outcome for step in entry.steps] == ["entered", "failed", "sent", "tagged"]
+    assert entry.steps[2].at - entry.steps[1].at < timedelta(seconds=13)
+
+
+def test_a_step_that_fails_without_a_delivery_is_tried_again_when_it_was() -> None:
+    """The next attempt comes due in a pause; of the one after it nothing is known."""
+    bob = ContactState("bob", Identifiers(external_id="b"))
+    only = version(1, YES, MESSAGE)
+    changes = (change(timedelta(0), only), change(2 * HOUR, only, "paused"), change(4 * HOUR, only))
+    lost = failed("m", Failure("no_wallet", "?"), HOUR, 3 * HOUR)
+    live = LivePast(changes, failures={"e0": (lost,)})
+    records = [replace(event, sent=bob.identifiers) for event in events(*paid(HOUR))]
+    automation = SimulatedAutomation(PAID, None, "a")
+    (entry,) = backtest(automation, bob, records, BEGIN + 30 * DAY, RETRIES, live=live)
+    assert (outcomes([entry]), steps_of(entry)[2:4]) == (
+        [("dead", "no_wallet")],
+        [("m", "failed", HOUR), ("m", "failed", 4 * HOUR)],
+    )
+    assert entry.steps[-1].at - entry.steps[-2].at < timedelta(seconds=13)
+
+
+def test_a_step_that_is_tried_again_is_not_woken() -> None:
+    """The goal comes, and the contact changes its time zone, while the webhook fails."""
+    only = version(1, HOOK, NINE, settings={"goal": {"event": "bought"}})
+    lost = failed("h", REFUSED, HOUR, 5 * HOUR)
+    moved_to = ValueChange(BEGIN + 2 * HOUR, "attributes.tz", UNSET, "UTC")
+    records = (HOUR, "paid"), (3 * HOUR, "bought")
+    entries = play([change(timedelta(0), only)], *records, values=(moved_to,), failures={"e0": (lost,)})
+    assert [steps_of(entry)[1:] for entry in entries] == [[("h", "failed", HOUR), ("h", "goal", 5 * HOUR)]]
+
+
 def test_failures_are_those_of_the_node_that_sends() -> None:
     other = failed("other", Failure("gone", "never", permanent=True), HOUR)
     changes = [change(timedelta(0), version(1, YES, HOOK))]
@@ -183,6 +219,7 @@ def mailed(failures: list[RecordedFailure], *after: timedelta) -> list[str]:
             2 * HOUR,
             ["failed failed", "skipped"],
         ),
+        ([failed("m", REFUSED, timedelta(0), HOUR), failed("m", FINAL, HOUR)], 2 * HOUR, ["failed failed", "sent"]),
     ],
 )
 def test_a_failed_message_counts_from_its_first_attempt_until_it_is_given_up(
@@ -197,6 +234,38 @@ def test_a_failed_webhook_is_not_taken_for_a_message_of_its_moment(failures: lis
     changes = [change(timedelta(0), version(1, MESSAGE, HOOK, MESSAGE | {"id": "n"}, settings=settings))]
     (entry,) = play(changes, *paid(timedelta(0)), failures={"e0": failures})
     assert [step.outcome for step in entry.steps[1:] if step.outcome != "failed"] == ["sent", "sent", "skipped"]
+
+
+def test_a_failed_message_does_not_count_after_its_entry_continues_without_it() -> None:
+    """The address is closed while the email waits for its next attempt."""
+    ask = node("c", "condition", filters=[{"path": "contact.plan", "operator": "exists"}])
+    nodes, cap = (ask, MAIL, DELAY, MESSAGE | {"id": "i"}), {"messages": 1, "seconds": 86_400}
+    only = version(1, *nodes, edges="t>c c:false>m m>d c:true>i", settings={"frequencyCap": cap})
+    values = (
+        ValueChange(BEGIN + HOUR, "suppressed", False, True),
+        ValueChange(BEGIN + HOUR, "attributes.plan", UNSET, "pro"),
+    )
+    lost = failed("m", REFUSED, timedelta(0), 2 * HOUR)
+    entries = play([change(timedelta(0), only)], *paid(timedelta(0), 3 * HOUR), values=values, failures={"e0": (lost,)})
+    assert [steps_of(entry)[2:] for entry in entries] == [
+        [
+            ("m", "failed", timedelta(0)),
+            ("m", "skipped", 2 * HOUR),
+            ("d", "waiting", 2 * HOUR),
+            ("d", "waited", 2 * DAY + 2 * HOUR),
+        ],
+        [("i", "sent", 3 * HOUR)],
+    ]
+
+
+def test_a_message_that_is_tried_again_counts_the_others_since_its_first_attempt() -> None:
+    only = version(1, MAIL, settings={"frequencyCap": {"messages": 1, "seconds": 2 * 86_400}})
+    live = LivePast((change(timedelta(0), only),), failures={"e0": (failed("m", REFUSED, timedelta(0), 2 * HOUR),)})
+    others = [OtherMessage(BEGIN + HOUR, "", is_younger=False)]
+    (entry,) = backtest(
+        SimulatedAutomation(PAID, None), ANN, events(*paid(timedelta(0))), BEGIN + DAY, RETRIES, others, live=live
+    )
+    assert [step.outcome for step in entry.steps] == ["entered", "failed", "skipped"]
 
 
 def test_a_delivery_fails_when_it_did() -> None:
@@ -229,6 +298,7 @@ def moved(
 
 SHORT = version(2, node("s", "delay", seconds=86_400 + 3_600), NO)
 SECOND = version(2, DELAY, NO)
+FAILING = version(2, DELAY, node("m", "send_inapp", title="Hi", body="{{ payload.nothing }}"))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +306,9 @@ SECOND = version(2, DELAY, NO)
     [
         (None, (1, "yes", "tagged", 2 * DAY + HOUR)),
         (PastMove(BEGIN + DAY, "e0", 1, "d", SECOND, "d"), (2, "no", "tagged", 2 * DAY + HOUR)),
+        (PastMove(BEGIN + HOUR, "e0", 1, "d", SECOND, "d"), (2, "no", "tagged", 2 * DAY + HOUR)),
         (PastMove(BEGIN + 1.5 * DAY, "e0", 1, "d", SHORT, "s"), (2, "no", "tagged", 1.5 * DAY)),
+        (PastMove(BEGIN + 1.5 * DAY, "e0", 1, "d", FAILING, "m"), (1, "yes", "tagged", 2 * DAY + HOUR)),
         (PastMove(BEGIN + DAY, "e0", 1, "x", SECOND, "d"), (1, "yes", "tagged", 2 * DAY + HOUR)),
         (PastMove(BEGIN + DAY, "e0", 2, "d", SECOND, "d"), (1, "yes", "tagged", 2 * DAY + HOUR)),
         (PastMove(BEGIN + 3 * DAY, "e0", 1, "d", SECOND, "d"), (1, "yes", "tagged", 2 * DAY + HOUR)),
@@ -245,6 +317,49 @@ SECOND = version(2, DELAY, NO)
 )
 def test_an_entry_is_moved_if_it_is_where_it_was(move: PastMove | None, last: tuple[int, str, str, timedelta]) -> None:
     assert last_steps(moved(move)) == [last]
+
+
+def test_an_entry_that_would_fail_is_not_moved_in_a_pause() -> None:
+    paused, live = change(2 * DAY, SECOND, "paused"), change(5 * DAY, SECOND)
+    move = PastMove(BEGIN + 3 * DAY, "e0", 1, "d", FAILING, "m")
+    assert last_steps(moved(move, paused, live)) == [(1, "yes", "tagged", 5 * DAY)]
+
+
+def test_a_move_leaves_the_changes_to_come() -> None:
+    move = PastMove(BEGIN + 1.5 * DAY, "e0", 1, "d", SECOND, "d")
+    assert last_steps(moved(move, arrivals=(HOUR, 1.2 * DAY))) == [
+        (2, "no", "tagged", 2 * DAY + HOUR),
+        (2, "no", "tagged", 3.2 * DAY),
+    ]
+
+
+def test_a_move_comes_before_the_events_of_its_moment() -> None:
+    first, second = version(1, WAIT, YES, edges="t>w w:matched>yes"), version(2, WAIT, NO, edges="t>w w:matched>no")
+    move = PastMove(BEGIN + 2 * HOUR, "e0", 1, "w", second, "w")
+    plan = ValueChange(BEGIN + 2 * HOUR, "attributes.plan", UNSET, "pro", "e1")
+    entries = play(
+        [change(timedelta(0), first)], *((HOUR, "paid"), (2 * HOUR, "bought")), values=(plan,), moves={"e0": (move,)}
+    )
+    assert last_steps(entries) == [(2, "no", "tagged", 2 * HOUR)]
+
+
+def test_a_moved_entry_is_woken_by_what_its_new_version_waits_for_and_has_its_cap() -> None:
+    cap = {"frequencyCap": {"messages": 1, "seconds": 60}}
+    second = version(2, WAIT, MESSAGE, edges="t>w w:matched>m", settings=cap)
+    move = PastMove(BEGIN + DAY, "e0", 1, "d", second, "w")
+    entries = play(
+        [change(timedelta(0), version(1, DELAY)), change(HOUR / 2, second), change(HOUR / 2, version(1, DELAY))],
+        *((HOUR, "paid"), (1.5 * DAY, "bought")),
+        moves={"e0": (move,)},
+    )
+    assert last_steps(entries) == [(2, "m", "sent", 1.5 * DAY)]
+
+
+def test_a_moved_entry_has_passed_no_more_steps_than_its_new_version_has() -> None:
+    first = version(1, YES, MESSAGE, DELAY)
+    moves = {"e0": (PastMove(BEGIN + DAY, "e0", 1, "d", SECOND, "d"),)}
+    (entry,) = play([change(timedelta(0), first)], *paid(HOUR), moves=moves)
+    assert (last_steps([entry]), entry.run.step) == ([(2, "no", "tagged", 2 * DAY + HOUR)], 3)
 
 
 def test_only_the_entry_of_the_move_is_moved() -> None:

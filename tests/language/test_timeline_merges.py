@@ -4,10 +4,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.inapp.wallet import evm_wallet
-from tests.language.test_simulate_waits import MESSAGE, NO, WAIT, YES, build_automation
-from tests.language.test_timeline import ANN, BEGIN, DAY, DELAY, HOUR, events, outcomes, steps_of
+from tests.language.test_simulate_waits import MESSAGE, NO, WAIT, YES, build_automation, node
+from tests.language.test_timeline import ANN, BEGIN, DAY, DELAY, HOUR, events, outcomes, paid, steps_of
+from tests.language.test_timeline_live import HOOK, REFUSED, SECOND, change, version
 from workbench.language.contact import (
     ContactState,
     ValueChange,
@@ -17,8 +19,9 @@ from workbench.language.contact import (
     separate_contacts,
 )
 from workbench.language.event import Identifiers
-from workbench.language.simulate import ContactMerge, MergedContact, SimulatedAutomation, backtest
-from workbench.language.timeline import EventRecord, PastEntries, Timeline
+from workbench.language.live import LiveChange, PastMove
+from workbench.language.simulate import ContactMerge, LivePast, MergedContact, SimulatedAutomation, backtest
+from workbench.language.timeline import EventRecord, OtherMessage, PastEntries, RecordedFailure, Timeline
 from workbench.language.trigger import Trigger
 
 BOB = ContactState("bob", Identifiers(evm_wallet("b"), external_id="b"), {"plan": "pro", "age": 3}, ("vip",))
@@ -78,6 +81,13 @@ def test_entries_of_the_absorbed_contact_continue_with_the_values_of_both() -> N
     (entry,) = backtest(automation, ANN, events(), BEGIN + 30 * DAY, merged=merged, merges=[MERGE])
     assert [effect.body for decision in entry.decisions for effect in decision.effects] == ["pro"]
     assert steps_of(entry)[-1] == ("m", "sent", 2 * DAY + HOUR)
+
+
+def test_entries_of_the_kept_contact_count_for_reentry_after_a_merge() -> None:
+    automation = build_automation(MESSAGE, settings={"reentry": {"policy": "once"}})
+    assert {
+        event_id: last for event_id, (*_, last) in play(automation, events(*paid(HOUR, 2 * DAY)), [], DAY).items()
+    } == {"e0": ("m", "sent", HOUR), "e1": ("t", "refused", 2 * DAY)}
 
 
 def test_entries_of_both_contacts_count_for_reentry_from_the_merge_on() -> None:
@@ -168,3 +178,158 @@ def test_a_closed_address_gets_no_emails_from_then_on() -> None:
     bounced = ValueChange(BEGIN, "suppressed", False, True)
     assert contact_before(ANN, [bounced]) == ANN
     assert [apply_change(own, bounced).opted_out for own in (ANN, BOB)] == [("email",), ("email",)]
+
+
+def test_messages_of_other_automations_to_both_count_while_they_are_one() -> None:
+    own, others = (
+        [OtherMessage(BEGIN + hours * HOUR, "", is_younger=False) for hours in at] for at in ((1, 3), (2, 3))
+    )
+    kept, other = (
+        Timeline(None, contact, other_messages=messages, members={contact.id: None})
+        for contact, messages in ((ANN, own), (BOB, others))
+    )
+    kept.absorb(other, BEGIN + DAY)
+    assert kept.other_messages == [own[0], others[0], own[1], others[1]]
+    kept.separate(other, BEGIN + 2 * DAY)
+    assert (kept.other_messages, other.other_messages) == (own, others)
+
+
+def test_the_goal_is_the_first_event_of_both_that_passes() -> None:
+    """Ann has no plan before the merge."""
+    goal = {"event": "bought", "filters": [{"path": "contact.plan", "operator": "eq", "value": "pro"}]}
+    automation = SimulatedAutomation(
+        Trigger(frozenset({"paid"})), build_automation(DELAY, settings={"goal": goal}).graph
+    )
+    anns = [
+        replace(event, id=id_)
+        for event, id_ in zip(events((HOUR, "paid"), (2 * HOUR, "bought")), ("e", "z"), strict=True)
+    ]
+    others = [
+        replace(event, id=id_)
+        for event, id_ in zip(bobs((2 * HOUR, "bought"), (3 * HOUR, "bought")), ("y", "a"), strict=True)
+    ]
+    merges = [ContactMerge("bob", "ann", BEGIN + DAY)]
+    (entry,) = backtest(automation, ANN, anns, BEGIN + 30 * DAY, merged=[MergedContact(BOB, others)], merges=merges)
+    assert (steps_of(entry)[-1], entry.steps[-1].detail) == (("d", "goal", DAY), {"event": "bought", "eventId": "y"})
+
+
+def test_a_merge_brings_events_that_came_before_an_entry_that_has_ended() -> None:
+    """Bob's own entry, which begins after the event, is merged while it waits; Ann's began before the event."""
+    others = bobs((HOUR, "bought"), (2 * HOUR, "paid"))
+    ends = play(WAITING, events((timedelta(0), "paid")), others, 3 * HOUR)
+    assert {event_id: steps[-1] for event_id, steps in ends.items()} == {
+        "e0": ("yes", "tagged", 3 * HOUR),
+        "f1": ("no", "tagged", 2 * DAY + 2 * HOUR),
+    }
+
+
+def test_events_of_the_kept_contact_stay_with_it_after_the_undo() -> None:
+    goal = {"event": "bought", "filters": [{"path": "contact.tags", "operator": "contains", "value": "yes"}]}
+    graph = build_automation(node("e", "delay", seconds=30 * 3_600), YES, DELAY, settings={"goal": goal}).graph
+    automation = SimulatedAutomation(Trigger(frozenset({"paid"})), graph)
+    arrivals = (timedelta(0), "paid"), (HOUR / 2, "bought")
+    assert play_undone(automation, events(*arrivals), []) == {"e0": ("ann", ("d", "goal", 30 * HOUR))}
+    assert play_undone(automation, events(arrivals[0]), bobs(*arrivals)[1:]) == {
+        "e0": ("ann", ("d", "waited", 30 * HOUR + 2 * DAY))
+    }
+
+
+def test_a_merge_wakes_an_entry_that_follows_an_attribute_of_the_other_contact() -> None:
+    """At 13:00 it is nine in Caracas."""
+    bob = replace(BOB, attributes={"tz": "America/Caracas"})
+    automation = build_automation(node("n", "wait_until", time="09:00", timezoneAttribute="tz"), YES)
+    merges = [ContactMerge("bob", "ann", BEGIN + 2 * HOUR)]
+    anns = events((timedelta(0), "paid"))
+    (entry,) = backtest(automation, ANN, anns, BEGIN + 9 * DAY, merged=[MergedContact(bob, [])], merges=merges)
+    assert steps_of(entry)[-1] == ("yes", "tagged", 3 * HOUR)
+
+
+def test_a_merge_wakes_no_entry_that_nothing_can_wake() -> None:
+    """The kept contact gets no emails from the merge on, but the entry waits for the end of the quiet hours."""
+    bob = replace(BOB, opted_out=("email",))
+    mail = node("e", "send_email", subject="Hi", body="Hi")
+    automation = build_automation(mail, settings={"quietHours": {"from": "09:00", "to": "12:00"}})
+    merges = [ContactMerge("bob", "ann", BEGIN + HOUR)]
+    anns = events((timedelta(0), "paid"))
+    (entry,) = backtest(automation, ANN, anns, BEGIN + 9 * DAY, merged=[MergedContact(bob, [])], merges=merges)
+    assert steps_of(entry)[-1] == ("e", "skipped", 2 * HOUR)
+
+
+def test_a_merge_does_not_try_a_failed_step_again() -> None:
+    changes = (change(timedelta(0), version(1, HOOK, settings={"goal": {"event": "bought"}})),)
+    live = LivePast(changes, failures={"e0": (RecordedFailure("h", REFUSED, BEGIN + 5 * HOUR, BEGIN + HOUR),)})
+    merges = [ContactMerge("bob", "ann", BEGIN + 2 * HOUR)]
+    anns = events((HOUR, "paid"))
+    (entry,) = backtest(WAITING, ANN, anns, BEGIN + 9 * DAY, live=live, merged=[MergedContact(BOB, [])], merges=merges)
+    assert steps_of(entry)[1:] == [("h", "failed", HOUR), ("h", "sent", 5 * HOUR)]
+
+
+def test_the_younger_entry_that_collects_joins_the_older_one_at_the_merge() -> None:
+    """Both began at the same moment, so their events decide."""
+    automation = build_automation(node("k", "collect", seconds=2 * 86_400))
+    anns = [
+        replace(event, id=id_)
+        for event, id_ in zip(events(*paid(timedelta(0), HOUR / 2, 0.75 * HOUR)), ("e0", "z1", "a9"), strict=True)
+    ]
+    merges = [ContactMerge("bob", "ann", BEGIN + HOUR)]
+    others = bobs(*paid(timedelta(0), HOUR / 2))
+    entries = {
+        entry.event.id: entry
+        for entry in backtest(
+            automation, ANN, anns, BEGIN + 9 * DAY, merged=[MergedContact(BOB, others)], merges=merges
+        )
+    }
+    assert [event.id for event in entries["e0"].joined] == ["f0", "f1", "z1", "a9"]
+    assert {event_id: steps_of(entry)[-1] for event_id, entry in entries.items()} == {
+        "z1": ("t", "joined", HOUR / 2),
+        "a9": ("t", "joined", 0.75 * HOUR),
+        "f1": ("t", "joined", HOUR / 2),
+        "f0": ("k", "joined", HOUR),
+        "e0": ("k", "collected", 2 * DAY),
+    }
+
+
+def test_entries_from_before_a_merge_count_for_the_loop_guard() -> None:
+    automation = build_automation(HOOK, settings={"reentry": {"policy": "once"}})
+    anns = events(*paid(*(timedelta(milliseconds=milliseconds) for milliseconds in range(103))))
+    merged = [MergedContact(BOB, [])]
+    merges = [ContactMerge("bob", "ann", BEGIN + timedelta(milliseconds=60))]
+    entries = [*backtest(automation, ANN, anns, BEGIN + DAY, merged=merged, merges=merges)]
+    assert sorted(entry.run.outcome or "" for entry in entries) == ["completed", *["loop_guard"] * 3, *["reentry"] * 99]
+
+
+@pytest.mark.parametrize(("merged_at", "undone_at"), [(DAY, None), (HOUR, 1.2 * DAY), (HOUR, None)])
+def test_an_entry_of_the_absorbed_contact_is_moved_when_it_was(
+    merged_at: timedelta, undone_at: timedelta | None
+) -> None:
+    changes = change(timedelta(0), version(1, DELAY, YES)), change(DAY, SECOND)
+    live = LivePast(changes, moves={"f0": (PastMove(BEGIN + 1.5 * DAY, "f0", 1, "d", SECOND, "d"),)})
+    merges = [ContactMerge("bob", "ann", BEGIN + merged_at, None if undone_at is None else BEGIN + undone_at)]
+    merged = [MergedContact(BOB, bobs((timedelta(0), "paid")))]
+    (entry,) = backtest(WAITING, ANN, [], BEGIN + 9 * DAY, live=live, merged=merged, merges=merges)
+    assert (entry.version, steps_of(entry)[-1]) == (2, ("no", "tagged", 2 * DAY))
+
+
+def test_a_contact_takes_over_what_changed_while_it_was_merged() -> None:
+    first, second = version(1, YES), version(2, NO)
+    changes: list[ValueChange | LiveChange | PastMove] = [
+        change(2 * HOUR, first),
+        ValueChange(BEGIN + 3 * HOUR, "attributes.age", 3, 4),
+        change(4 * HOUR, None, "off"),
+        change(5 * HOUR, second),
+        change(DAY, first),
+    ]
+    kept, other = (
+        Timeline(None, ANN, members={"ann": None}),
+        Timeline(None, BOB, changes=changes, members={"bob": None}),
+    )
+    kept.absorb(other, BEGIN + HOUR)
+    kept.separate(other, BEGIN + DAY)
+    aged = replace(BOB, attributes={"plan": "pro", "age": 4})
+    assert (other.live, other.graph, other.contact) == (changes[3], second.graph, aged)
+    assert kept.live is None
+
+
+def test_contacts_can_be_merged_without_a_published_version() -> None:
+    ends = play(SimulatedAutomation(Trigger(), None), events((HOUR, "paid")), bobs((2 * HOUR, "paid")), 3 * HOUR)
+    assert ends == {"e0": [], "f0": []}

@@ -323,8 +323,8 @@ class Timeline(msgspec.Struct):
 
         Both have been played until `at`. As in the engine, the merge makes entries due that something can wake.
         """
-        before, self.contact = self.contact, merge_contacts(self.contact, other.contact)
-        other._kept_before = before
+        other._kept_before = self.contact
+        self.contact = merge_contacts(self.contact, other.contact)
         self.members |= other.members
         self.other_messages = sorted([*self.other_messages, *other.other_messages])
         self._arrivals = sorted([*self._arrivals, *other._arrivals], key=lambda arrival: (arrival.at, arrival.id or ""))
@@ -332,7 +332,6 @@ class Timeline(msgspec.Struct):
         for entry in other.open_entries():
             self._expect_moves(entry, at)
         self._continue_with([*self.open_entries(), *other.open_entries()], at)
-        self._wake_followers(before, at)
 
     def separate(self, other: "Timeline", at: datetime) -> None:
         """Give back what `absorb` took from a timeline, which goes on from here, as after the undo of a merge.
@@ -341,7 +340,7 @@ class Timeline(msgspec.Struct):
         """
         assert other._kept_before is not None, "it was absorbed"
         other._skip_changes(at)
-        before, self.contact = self.contact, separate_contacts(self.contact, other.contact, other._kept_before)
+        self.contact = separate_contacts(self.contact, other.contact, other._kept_before)
         self.members = {
             contact_id: past for contact_id, past in self.members.items() if contact_id not in other.members
         }
@@ -353,9 +352,6 @@ class Timeline(msgspec.Struct):
         for timeline in (self, other):
             timeline._entries = [entry for entry in entries if entry.contact_id in timeline.members]
             timeline._continue_with([entry for entry in open_entries if entry.contact_id in timeline.members], at)
-        for entry in other.open_entries():
-            other._expect_moves(entry, at)
-        self._wake_followers(before, at)
 
     def _continue_with(self, entries: list[SimulatedEntry], at: datetime) -> None:
         """Continue with these open entries, and with the past of all entries of the contacts that it has now."""
@@ -364,7 +360,7 @@ class Timeline(msgspec.Struct):
             node = None if entry.graph is None or run.node_id is None else entry.graph.by_id.get(run.node_id)
             collects = node is not None and isinstance(node.action, Collect)
             is_woken = required.later_events or required.attributes or collects
-            if run.state is State.WAITING and is_woken and run.due_at is not None and run.due_at > at:
+            if run.state is State.WAITING and is_woken:
                 entry.run = msgspec.structs.replace(run, due_at=at)
         # Older entries come before younger ones; entries to come have higher numbers.
         self._open = dict(enumerate(sorted(entries, key=lambda entry: (entry.event.at, entry.event.id))))
@@ -440,29 +436,28 @@ class Timeline(msgspec.Struct):
         """Add the moves of an entry from `since` on to the changes that are still to come."""
         if moves := [move for move in self.moves.get(entry.event.id, ()) if move.at >= since]:
             rest = self.changes[self._applied_changes :]
-            self.changes = sorted([*rest, *moves], key=attrgetter("at", "event_id", "order"))
+            self.changes = sorted([*rest, *moves], key=attrgetter("at", "event_id"))
             self._applied_changes = 0
 
     def _move(self, move: PastMove) -> None:
         """Let an entry continue on another version, as in the engine (docs/decisions/0076), if it is where it was."""
         for number, entry in self._open.items():
             run = entry.run
-            if entry.event.id != move.entry_event_id or run.state not in (State.WAITING, State.PAUSED):
+            if entry.event.id != move.entry_event_id:
                 continue
-            if (entry.version, run.node_id) != (move.from_version, move.from_node_id):
-                continue
+            is_there = (entry.version, run.node_id) == (move.from_version, move.from_node_id)
+            if not is_there or run.state not in (State.WAITING, State.PAUSED):
+                return
             graph, node_id = move.version.graph, move.node_id
             moved = msgspec.structs.replace(run, node_id=node_id, step=steps_before(graph, node_id, run.step))
             required, entry.required = entry.required, required_facts(graph, moved)
             facts = msgspec.structs.replace(self._facts(entry, move.at, None), paused=False)
             is_paused = run.state is State.PAUSED
-            claimed = msgspec.structs.replace(  # as by the engine, but a paused entry cannot be claimed
-                moved, state=State.RUNNING, attempt=run.attempt + 1, due_at=None, resumed=is_paused
-            )
+            claimed = msgspec.structs.replace(moved, state=State.RUNNING, due_at=None)  # a paused one cannot be claimed
             prediction = predict(graph, claimed, facts, move.at)
             if isinstance(prediction, str):  # the contact differs from the one that the engine saw
                 entry.required = required
-                continue
+                return
             due_at = prediction.run.due_at or move.at
             entry.run = msgspec.structs.replace(moved, due_at=due_at)
             entry.graph, entry.version = graph, move.version.number
@@ -636,9 +631,9 @@ class Timeline(msgspec.Struct):
 
     def _join(self, entry: SimulatedEntry, decision: Decision, now: datetime) -> None:
         """Add the events of an entry to those of the entry that it joins, if that is the decision."""
-        for effect in decision.effects if decision.run.outcome == JOINED else ():
-            for number, other in self._open.items():
-                if isinstance(effect, EntryJoined) and other.run.entry_id == effect.entry_id:
+        for effect in decision.effects:
+            for number, other in self._open.items() if isinstance(effect, EntryJoined) else ():
+                if other.run.entry_id == effect.entry_id:
                     event = entry.event
                     started = LaterEvent(event.at, event.name, event.sent, entry.payload, event.id)
                     other.joined = sorted([*other.joined, started, *entry.joined], key=attrgetter("at", "id"))
