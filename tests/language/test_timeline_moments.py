@@ -251,6 +251,17 @@ def test_an_entry_advances_when_what_it_follows_changes_not_when_it_changed_it_i
     assert [walk.now - BEGIN for walk in walks] == [timedelta(0), 2 * HOUR, 14 * HOUR]
 
 
+def test_an_entry_that_changes_an_attribute_wakes_another_that_follows_it() -> None:
+    """At 13:00 it is nine in Caracas."""
+    short, move = (
+        node("e", "delay", seconds=3 * 3_600),
+        node("u", "update_contact", attributes={"tz": "America/Caracas"}),
+    )
+    of = automation(ASK, YES, short, move, NINE, edges="t>c c:false>yes yes>e e>u c:true>n")
+    entries = run_backtest(of, *paid(timedelta(0), HOUR))
+    assert [steps_of(entry)[-1] for entry in entries] == [("u", "updated", 3 * HOUR), ("n", "waited", 3 * HOUR)]
+
+
 def test_the_facts_of_an_entry_are_those_that_its_graph_can_read() -> None:
     records = events(*paid(timedelta(0), HOUR))
     timeline = timeline_of(DELAY, settings={"goal": {"event": "sold"}})

@@ -631,13 +631,13 @@ class Timeline(msgspec.Struct):
 
     def _join(self, entry: SimulatedEntry, decision: Decision, now: datetime) -> None:
         """Add the events of an entry to those of the entry that it joins, if that is the decision."""
-        for effect in decision.effects:
-            for number, other in self._open.items() if isinstance(effect, EntryJoined) else ():
-                if other.run.entry_id == effect.entry_id:
+        for joined in [effect for effect in decision.effects if isinstance(effect, EntryJoined)]:
+            for number, other in self._open.items():
+                if other.run.entry_id == joined.entry_id:
                     event = entry.event
                     started = LaterEvent(event.at, event.name, event.sent, entry.payload, event.id)
                     other.joined = sorted([*other.joined, started, *entry.joined], key=attrgetter("at", "id"))
-                    if effect.is_last:
+                    if joined.is_last:
                         other.run = msgspec.structs.replace(other.run, due_at=now)
                         heapq.heappush(self._due, (now, number))
 
