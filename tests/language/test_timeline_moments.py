@@ -244,9 +244,9 @@ def test_an_entry_advances_when_what_it_follows_changes_not_when_it_changed_it_i
     walks = play(timeline, *events((timedelta(0), "paid")))
     # It changes the zone at 10:00 UTC, which is 19:00 there.
     assert [walk.now - BEGIN for walk in walks] == [timedelta(0), 2 * DAY, 2 * DAY + 14 * HOUR]
-    timeline = timeline_of(NINE, contact=replace(ANN, attributes={"tz": "UTC"}), changes=[
-        ValueChange(BEGIN + HOUR, "attributes.plan", UNSET, "pro"), zone(2 * HOUR, "Asia/Tokyo")
-    ])  # fmt: skip
+    other = ValueChange(BEGIN + HOUR, "attributes.plan", UNSET, "pro")
+    changes = [other, zone(2 * HOUR, "Asia/Tokyo")]
+    timeline = timeline_of(NINE, contact=replace(ANN, attributes={"tz": "UTC"}), changes=changes)
     walks = play(timeline, *events((timedelta(0), "paid")))
     assert [walk.now - BEGIN for walk in walks] == [timedelta(0), 2 * HOUR, 14 * HOUR]
 
