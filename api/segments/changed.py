@@ -37,7 +37,7 @@ from api.store.segments import ChangedSince
 from workbench.language.problem import Problem
 from workbench.language.sql import tokenize
 
-MAX_CHANGED = 50_000  # beyond that the whole query is not slower; 2 MB of ids in its session
+MAX_CHANGED = 50_000  # with those that are merged with them. Planning takes up to a second then (docs/decisions/0108)
 MAX_NEW_EVENTS = 500_000  # reading these takes about a second
 
 # Increase it with each change of what `read_incremental_query` accepts or returns: then refreshes begin anew.
@@ -165,7 +165,7 @@ async def _find_changed(
             break
     if len(changed) <= MAX_CHANGED:
         related = frozenset(await store.find_related(tx, org_id, list(changed)))
-        if len(related) <= 2 * MAX_CHANGED:
+        if len(related) <= MAX_CHANGED:
             return related, None
     return None, f"more than {MAX_CHANGED:,} contacts changed"
 

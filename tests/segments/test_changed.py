@@ -539,6 +539,20 @@ async def test_many_new_events_are_not_looked_through(acme: Team, monkeypatch: p
     assert (await refreshed(acme, "all")).scope == RefreshScope(None, "more than 1 events are new")
 
 
+async def test_contacts_that_are_merged_with_changed_ones_are_counted(
+    acme: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed, "_OVERLAP", timedelta(0))
+    ann, ben = await acme.contact("ann"), await acme.contact("ben")
+    await merge(acme, ann, ben)
+    await settle_due(acme.org.service.services.system_database, datetime.now(UTC) + timedelta(minutes=2))
+    await acme.expect_success("POST", "", ALL)
+    for limit, scope in ((2, RefreshScope(2, None)), (1, RefreshScope(None, "more than 1 contacts changed"))):
+        monkeypatch.setattr(changed, "MAX_CHANGED", limit)
+        await acme.org.call("POST", f"/contacts/{ann}/tags", {"add": [f"limit {limit}"]})
+        assert (await refreshed(acme, "all")).scope == scope
+
+
 async def test_a_defect_is_a_failure_of_its_segment(acme: Team, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     await acme.expect_success("POST", "", ALL)
     await acme.rows("UPDATE segments SET due_at = now() - interval '1 hour' WHERE org_id = %s RETURNING id", acme.id)
