@@ -194,3 +194,12 @@ def test_a_parameter_that_is_not_valid_is_named(name: str, text: str) -> None:
 
 def test_an_array_is_sent_as_several_parameters_or_separated_by_commas() -> None:
     assert read_query(Page, {"kinds": ["a,b", "c"], "prefix": ["x", "y"]}) == Page(kinds=["a", "b", "c"], prefix="x")
+
+
+def test_a_field_with_an_object_may_have_a_reader() -> None:
+    class Letter(Body, frozen=True):
+        to: Annotated[Address, Meta(extra={"read": lambda value, path: f"{path}: {value['city']}"})]
+
+    letter = read_body(Letter, b'{"to": {"city": "Chur"}}')
+    assert isinstance(letter, Letter)
+    assert str(letter.to) == "to: Chur"

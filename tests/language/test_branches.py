@@ -15,7 +15,15 @@ from workbench.language.advance import max_duration
 from workbench.language.channel import RetryPolicy
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
-from workbench.language.graph import Graph, find_route, read_graph, search_depth_first, targets_by_source
+from workbench.language.graph import (
+    BranchSequence,
+    Graph,
+    Route,
+    find_route,
+    read_graph,
+    search_depth_first,
+    targets_by_source,
+)
 from workbench.language.simulate import SimulatedAutomation, simulate
 from workbench.language.trigger import Trigger
 
@@ -24,7 +32,7 @@ def tag(name: str) -> dict[str, Any]:
     return {"id": name, "type": "add_tag", "data": {"tag": name}}
 
 
-A, B, C, D, E = map(tag, "abcde")
+A, B, C, D, E, Z = map(tag, "abcdez")
 PRO = condition("pro", ("plan", "eq", "pro"))
 DELAY: dict[str, Any] = {"id": "wait", "type": "delay", "data": {"seconds": 3_600}}
 
@@ -60,6 +68,9 @@ def order(graph: Graph, plan: str = "pro") -> str:
         ([PRO, A, B, C], ["t>pro", "t>c", "pro:true>a", "pro:false>b"], "pro a c"),
         ([PRO, A, C], ["t>pro", "t>c", "pro:false>a"], "pro c"),
         ([PRO, A, B, C], ["t>a", "a>pro", "pro:true>b", "pro:true>c"], "a pro b c"),
+        ([A, B, C], ["t>a", "t>b", "t>c", "c>b"], "a c b"),
+        ([A, B, C, E], ["t>a", "t>e", "a>b", "a>c"], "a b c e"),
+        ([Z, B, C, E], ["t>z", "t>e", "z>b", "z>c"], "z b c e"),
         ([EXIT, A], ["t>x", "t>a"], "x"),
         ([DELAY, A, B], ["t>wait", "t>b", "wait>a"], "wait a b"),
     ],
@@ -78,6 +89,20 @@ def test_a_branch_that_a_condition_skips_leads_to_the_next_one() -> None:
 def test_the_waits_of_all_branches_add_up() -> None:
     later = DELAY | {"id": "later"}
     assert max_duration(graph([DELAY, later], "t>wait", "t>later"), RetryPolicy({})).total_seconds() == 7_200
+
+
+def test_a_route_names_its_forks_also_those_that_do_not_exist() -> None:
+    """A draft may have edges that start nowhere."""
+    handles: dict[str, tuple[Handle, ...]] = dict.fromkeys("tab", (None,))
+    branches = ("a", frozenset({"a"})), ("b", frozenset({"b"}))
+    forked = {("t", None): "a", ("a", None): "b"}
+    edges = [(source, None, target) for source in ("t", "nowhere") for target in "ab"]
+    assert find_route(handles, edges[:2]) == Route(forked, (BranchSequence("t", branches),))
+    assert {sequence.source for sequence in find_route(handles, edges).sequences} == {"t", "nowhere"}
+
+
+def test_a_search_visits_a_node_once() -> None:
+    assert search_depth_first(["a", "b"], {"a": ["b"]}) == (["b", "a"], [])
 
 
 @given(sound_graphs(), events(), contacts)

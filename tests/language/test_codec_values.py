@@ -152,6 +152,7 @@ def test_two_values_are_the_same_to_the_last_digit(left: Any, right: Any, same: 
         (b"[" * 101 + b"1" + b"]" * 101, b"[" * 100 + b"null" + b"]" * 100),
         (b"[" * 99 + b"[[1],[[2]],3]" + b"]" * 99, b"[" * 99 + b"[null,null,3]" + b"]" * 99),
         (b'[{"a":' * 60 + b"1" + b"}]" * 60, b'[{"a":' * 50 + b"null" + b"}]" * 50),
+        (b"[" * 100, None),
         (b"[" * 150, b"[" * 100 + b"null"),
         (b"[" * 120 + b"]" * 10, b"[" * 100 + b"null"),
     ],

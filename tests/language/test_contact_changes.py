@@ -48,6 +48,11 @@ def test_a_change_is_applied(field: str, old: Any, new: Any, after: ContactState
     assert apply_change(CONTACT, ValueChange(NOW, field, old, new)) == after
 
 
+def test_attributes_are_in_stored_order_after_a_new_one() -> None:
+    after = apply_change(CONTACT, ValueChange(NOW, "attributes.age", UNSET, 3))
+    assert [*after.attributes] == ["age", "plan"]
+
+
 def test_the_contact_before_its_changes_has_the_first_old_values() -> None:
     changes = [
         ValueChange(NOW, "attributes.plan", "free", "max"),

@@ -148,9 +148,10 @@ def test_a_payload_is_stored_as_it_was_sent_unless_only_its_compact_form_fits() 
         event = read_event(raw_field("payload", padded(b'{"a":1}', size)), NOW_US)
         assert isinstance(event, Event)
         assert event.payload == stored
-    escaped = read_event(raw_field("payload", b'{"a": "\\u0041"}'), NOW_US)
-    assert isinstance(escaped, Event)
-    assert escaped.payload == b'{"a": "\\u0041"}'
+    for written in b'{"a": "\\u0041"}', padded(b'{"a": "\\u0041"}', MAX_PAYLOAD_BYTES):
+        escaped = read_event(raw_field("payload", written), NOW_US)
+        assert isinstance(escaped, Event)
+        assert escaped.payload == written
 
 
 def test_names_that_are_not_known() -> None:

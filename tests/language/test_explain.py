@@ -17,7 +17,7 @@ from workbench.language.explain import (
     was_active_at,
 )
 from workbench.language.facts import ContactHistory
-from workbench.language.filter import Filter, explain
+from workbench.language.filter import Filter, Where, explain
 from workbench.language.graph import read_graph
 from workbench.language.live import ActivationChange
 from workbench.language.simulate import SimulatedAutomation, SimulationInput, simulate
@@ -54,7 +54,7 @@ def test_every_reason_is_reported() -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_the_whole_explanation_of_a_stored_event(named: bool) -> None:
-    recent = Trigger(frozenset({"deposit"}), (Filter("at", "within", "P1D"),))
+    recent = Trigger(frozenset({"deposit"}), (Where("at | days_since == 0"),))
     event = ObservedEvent(named, {"at": (NOON - timedelta(hours=23)).isoformat()}, NOON)
     verdicts = explain(recent.filters, event.context, NOON)
     obstacles = ("no_entry",) if named else ("other_event",)
@@ -115,6 +115,7 @@ def test_a_hypothetical_event_is_simulated_with_the_real_history() -> None:
     def explain_simulation(state: AutomationState, past: ContactHistory) -> tuple[bool, tuple[str, ...], str | None]:
         trace = simulate(SimulatedAutomation(LARGE, graph), event, contact_from(None), NOON, SimulationInput(past))
         explanation = explain_simulated_event(state, trace)
+        assert (explanation.named, explanation.verdicts) == (True, trace.verdicts)
         return explanation.matched, explanation.reasons, explanation.cause
 
     assert explain_simulation(ON, ContactHistory()) == (True, (), None)

@@ -157,3 +157,10 @@ values = st.recursive(
 def test_reading_never_raises(value: Any) -> None:
     assert isinstance(read_graph(value), Graph | tuple)
     assert isinstance(read_graph({"nodes": [value], "edges": [value]}), Graph | tuple)
+
+
+def test_collecting_entries_read_a_contact_that_changes() -> None:
+    filters = [{"path": "contact.plan", "operator": "exists"}]
+    wait = {"id": "w", "type": "wait_for_event", "data": {"event": "b", "timeoutSeconds": 60, "filters": filters}}
+    collect = {"id": "k", "type": "collect", "data": {"seconds": 60}}
+    assert graph({"nodes": [collect, wait]}).awaits_steadily is False

@@ -28,7 +28,9 @@ EMAILS = SendEmail("Hi", "{{ html }}", locales={"de": GERMAN, "de-AT": {"subject
         ("zh_hant_tw", "zh-Hant-TW"),
         ("es-419", "es-419"),
         ("de-1996", "de-1996"),
+        ("sl-Rozaj", "sl-rozaj"),
         ("en-x-shop", "en-x-shop"),
+        (f"en-x{'-abcdefgh' * 6}-abcde", f"en-x{'-abcdefgh' * 6}-abcde"),  # 64 characters
         ("de-DE-u-co-phonebk", "de-DE-u-co-phonebk"),
     ],
 )

@@ -480,7 +480,7 @@ def _operand(node: nodes.Node) -> Operand:
         case nodes.Const() | nodes.Sub() | nodes.Mul() | nodes.Div() | nodes.Neg() | nodes.Pos():
             return Operand(type="number")
         case nodes.Filter(name=name):
-            return Operand(type=FILTER_TYPES.get(name, ""))
+            return Operand(type=FILTER_TYPES[name])
         case _:
             return Operand(path=_path(node) or "")
 
