@@ -183,6 +183,19 @@ def test_an_owner_is_recognised_by_all_identifiers_of_the_event(
     assert recognise([parsed("1", sent, {})], [ANN]) == [ANN if is_recognised else None]
 
 
+@pytest.mark.parametrize("external_id", [None, "u2"])
+def test_an_owner_is_recognised_with_or_without_its_external_id(external_id: str | None) -> None:
+    bob = Owner(0, "bob", None, "b@x.co", "u2", has_attributes=True)
+    assert recognise([parsed("1", (None, "b@x.co", external_id), {})], [bob]) == [bob]
+
+
+def test_a_contact_keeps_its_other_identifiers_when_it_gains_one() -> None:
+    plan = resolve_contacts(
+        [parsed("1", ("w7", None, "u2"), {})], [None], {(ORG_ID, (EXTERNAL_ID, "u2")): BOB}, ["new"]
+    )
+    assert plan.identifiers == {"bob": ContactIdentifiers("w7", "b@x.co", "u2")}
+
+
 @pytest.mark.parametrize(
     ("identifiers", "kinds"),
     [

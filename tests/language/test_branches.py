@@ -101,6 +101,11 @@ def test_a_route_names_its_forks_also_those_that_do_not_exist() -> None:
     assert {sequence.source for sequence in find_route(handles, edges).sequences} == {"t", "nowhere"}
 
 
+def test_a_branch_may_lead_to_a_node_that_does_not_exist() -> None:
+    forked = find_route({"t": (None,), "a": (None,)}, [("t", None, "gone"), ("t", None, "a")])
+    assert forked.sequences == (BranchSequence("t", (("gone", frozenset({"gone"})), ("a", frozenset({"a"})))),)
+
+
 def test_a_search_visits_a_node_once() -> None:
     assert search_depth_first(["a", "b"], {"a": ["b"]}) == (["b", "a"], [])
 
