@@ -50,7 +50,6 @@ def holds(expression: str, context: dict[str, Any] = CONTEXT) -> bool:
         'contact.country ~ "-1" == "DE-1"',
         '"vip" in contact.tags and "x" not in contact.tags',
         '"00" in digits',
-        "not (amountUsd in digits)",
         "contact.tags | length == 1",
         "time | date in [5, 'soon', '2026-10-21T10:00:00Z'] and time | date not in [5, 'soon', '2026-10-22']",
         "time | date < '2026-10-22' and time | date == '2026-10-21T10:00:00Z' and day | date < time | date",
