@@ -10,12 +10,12 @@ Each limit has its reason. To lift one, delete it here and where it is used. `wo
 - No delivery is put off because the endpoint is busy, and no event is a log of a chain or a click.
 """
 
+import re
 from datetime import datetime
 from typing import Any
 
 from tests.engine.killing import Delay
 from tests.fidelity.stage import PlayedEvent, PlayedWorld, StartedEntry
-from workbench.language.codec import encode
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.explain import was_active_at
 from workbench.language.run import JOINED
@@ -77,8 +77,7 @@ def others_come_first(played: PlayedWorld, entry: StartedEntry) -> bool:
     Those are the entries that it wakes, and those that it starts of older automations.
     """
     order = {automation_id: number for number, automation_id in enumerate(played.automation_ids)}
-    rules = '"reentry"', '"send_webhook"'  # the loop guard is for webhooks
-    has_admission_rule = any(word in text for text in _texts(played, entry) for word in rules)
+    has_admission_rule = not _words(played, entry).isdisjoint({"reentry", "send_webhook"})  # webhooks: the loop guard
     return any(
         (other.created_at, other.event_id, order[other.automation_id])
         < (entry.created_at, entry.event_id, order[entry.automation_id])
@@ -105,7 +104,9 @@ def others_interfere(played: PlayedWorld, entry: StartedEntry) -> bool:
 
 
 # What an automation has in its graph, or settings, if it depends on tags, attributes and the time zone of the contact
-_READERS = "contact", "Attribute", '"attribute"', '"locales"', '"quietHours"', '"per"', '"time"', '"until"', "_tag"
+_READERS = {"contact", "add_tag", "remove_tag", "attribute", "timezoneAttribute", "localeAttribute", "locales"}
+_READERS |= {"quietHours", "per", "time", "until"}
+_CONTACT = re.compile(r"\bcontact\b")
 
 
 def _affects(played: PlayedWorld, other: StartedEntry, entry: StartedEntry, until: datetime) -> bool:
@@ -114,18 +115,14 @@ def _affects(played: PlayedWorld, other: StartedEntry, entry: StartedEntry, unti
     That are changes of the contact, messages that count towards its cap, an address that a delivery closes, and events
     that it collects.
     """
-    texts = _texts(played, entry)
-
-    def depends(*words: str) -> bool:
-        return any(word in text for text in texts for word in words)
-
-    if other.automation_id == entry.automation_id and depends('"collect"'):
+    words = _words(played, entry)
+    if other.automation_id == entry.automation_id and "collect" in words:
         return not (other.state == "cancelled" and len(other.steps) < 2)  # one that joins is an event of the trial
     for step in other.steps:
         if entry.created_at <= step.at <= until and (
-            (step.kind in ("add_tag", "remove_tag", "update_contact") and depends(*_READERS))
-            or (step.kind in ("send_inapp", "send_email", "send_via") and depends('"frequencyCap"'))
-            or (step.kind == "send_email" and step.cause == "gone" and depends('"send_email"'))
+            (step.kind in ("add_tag", "remove_tag", "update_contact") and not words.isdisjoint(_READERS))
+            or (step.kind in ("send_inapp", "send_email", "send_via") and "frequencyCap" in words)
+            or (step.kind == "send_email" and step.cause == "gone" and "send_email" in words)
         ):
             return True
     return False
@@ -138,8 +135,27 @@ def _graphs(played: PlayedWorld, entry: StartedEntry) -> list[dict[str, Any]]:
     return [played.graphs[number], *later]
 
 
-def _texts(played: PlayedWorld, entry: StartedEntry) -> list[str]:
-    return [encode(graph).decode() for graph in _graphs(played, entry)]
+def _words(played: PlayedWorld, entry: StartedEntry) -> set[str]:
+    """Return the types of nodes and the names of fields in all versions, and `contact` if a text reads the contact."""
+    words = set[str]()
+
+    def collect(value: Any) -> None:
+        match value:
+            case dict():
+                for name, field in value.items():
+                    words.add(name)
+                    if name == "type":
+                        words.add(field)
+                    else:
+                        collect(field)
+            case list():
+                for item in value:
+                    collect(item)
+            case str() if _CONTACT.search(value):
+                words.add("contact")
+
+    collect(_graphs(played, entry))
+    return words
 
 
 def delivery_failed(_: PlayedWorld, entry: StartedEntry) -> bool:
