@@ -89,7 +89,7 @@ PAIRS = (sound_graphs() | waiting_paths() | waiting_paths()).flatmap(
 )
 
 
-@compared_cases(30)
+@compared_cases(60)
 @given(
     versions=PAIRS,
     body=BODIES,
