@@ -197,7 +197,7 @@ WITH k AS MATERIALIZED (
 )
 UPDATE onchain_events o SET contact_id = k.contact_id, stored_in = k.stored_in
 FROM k
-WHERE o.org_id = k.org_id AND o.id = k.id AND num_nulls(o.contact_id) = 1;    -- an expression: only the primary key fits
+WHERE o.org_id = k.org_id AND o.id = k.id AND num_nulls(o.contact_id) = 1;    -- an expression, so that Postgres cannot choose an index on contact_id
 
 -- Reorganizations --------------------------------------------------------------------------------------------------
 
