@@ -29,8 +29,8 @@ def test_intervals_equal_those_of_the_paper(left: LiftGroup, right: LiftGroup, p
 
 
 def test_a_rate_of_all_or_none_ends_at_the_bound() -> None:
-    assert {wilson_interval(LiftGroup(number, number))[1] <= 1.0 for number in range(1, 500)} == {True}
-    assert {wilson_interval(LiftGroup(number, 0))[0] >= 0.0 for number in range(1, 500)} == {True}
+    assert all(wilson_interval(LiftGroup(number, number))[1] <= 1.0 for number in range(1, 500))
+    assert all(wilson_interval(LiftGroup(number, 0))[0] >= 0.0 for number in range(1, 500))
 
 
 def test_the_interval_equals_one_computed_by_hand() -> None:

@@ -25,15 +25,6 @@ def test_no_delays_mean_one_attempt() -> None:
     assert RetryPolicy(()).max_attempts(INAPP) == 1
 
 
-def test_a_channel_names_its_receiver() -> None:
-    assert {name: channel.receiver for name, channel in CHANNELS.items()} == {
-        "inapp": "walletAddress",
-        "email": "email",
-        "webhook": "url",
-        "connection": "connection",
-    }
-
-
 def test_one_schedule_can_be_used_for_every_channel() -> None:
     assert {RetryPolicy((1.5, 3)).delays(channel) for channel in (*CHANNELS.values(), None)} == {(1.5, 3)}
 

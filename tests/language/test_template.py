@@ -12,11 +12,9 @@ from workbench.language.template import (
     MAX_NODES,
     MAX_SOURCE,
     MAX_TOKENS,
-    MAX_WHERE,
     RenderBudget,
     TemplateError,
     compile_template,
-    compile_where,
     evaluate,
     evaluate_texts,
     render,
@@ -408,10 +406,6 @@ def test_the_largest_template(fits: str, exceeds: str, reason: str) -> None:
     with pytest.raises(TemplateError) as caught:
         compile_template(exceeds)
     assert str(caught.value) == reason
-
-
-def test_the_longest_expression() -> None:
-    assert compile_where("a" * MAX_WHERE).paths == {"a" * MAX_WHERE}
 
 
 def test_a_template_is_a_text_unless_it_is_said_to_be_html() -> None:

@@ -393,3 +393,7 @@ def test_the_sides_of_the_comparisons(where: str, comparisons: list[str]) -> Non
 
 def test_digits_may_be_grouped() -> None:
     assert holds("amountUsd == 6_00 and amountUsd + 0.5 == 6_00.5")
+
+
+def test_an_expression_of_the_longest_length_is_valid() -> None:
+    assert compile_where("a" * MAX_WHERE).paths == {"a" * MAX_WHERE}
