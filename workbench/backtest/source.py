@@ -147,8 +147,8 @@ def _reads_addresses(automation: SimulatedAutomation) -> bool:
     return any(not ADDRESS_PATHS.isdisjoint(context_paths(node)) for node in graph.nodes)
 
 
-# A query may stream for five minutes, but has only ten seconds until its first row. The query of contacts has none before it
-# has read all events of its part.
+# A query may stream for five minutes, but has only ten seconds until its first row. The query of contacts has none
+# before it has read all events of its part.
 _MAX_EVENTS_PER_QUERY = 300_000
 _HASHES = 2**32  # a contact is in a sample if the first 32 bits of its hash are below share * 2**32
 
