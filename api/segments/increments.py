@@ -39,9 +39,9 @@ from api.segments.definition import SegmentQuery
 from api.segments.scopes import (
     PLAIN,
     TABLES,
-    Columns,
-    Scope,
+    SelectColumns,
     SelectResult,
+    SelectScope,
     SelectSource,
     TimeColumn,
     ValueFacts,
@@ -141,14 +141,14 @@ class _Proof:
         self.events: set[str] | None = set()
         self.tables: set[str] = set()
 
-    def check_query(self, query: Query, named: Mapping[str, SelectResult], outer: Scope | None) -> SelectResult:
+    def check_query(self, query: Query, named: Mapping[str, SelectResult], outer: SelectScope | None) -> SelectResult:
         named = dict(named)
         for name, columns, inner in query.named:
             named[name] = _renamed(self._check_table(inner, named), columns, inner)
         self._check_order(query, outer)
         return self._check_body(query.body, named, outer)
 
-    def _check_order(self, query: Query, outer: Scope | None) -> None:
+    def _check_order(self, query: Query, outer: SelectScope | None) -> None:
         """Refuse what could change the rows: a function that returns several, or an aggregate of all rows."""
         functions = _ONE_ROW_FUNCTIONS | _CLOCK
         if outer is None and isinstance(query.body, Select) and query.body.groups:
@@ -170,7 +170,7 @@ class _Proof:
         return result
 
     def _check_body(
-        self, body: Select | Combination, named: Mapping[str, SelectResult], outer: Scope | None
+        self, body: Select | Combination, named: Mapping[str, SelectResult], outer: SelectScope | None
     ) -> SelectResult:
         if isinstance(body, Select):
             return self._check_select(body, named, outer)
@@ -195,8 +195,10 @@ class _Proof:
         results = [result for result in (left, right) if result.of_contacts]
         return SelectResult(columns, bool(results), all(result.is_tied for result in results))
 
-    def _check_select(self, select: Select, named: Mapping[str, SelectResult], outer: Scope | None) -> SelectResult:
-        scope = Scope(outer)
+    def _check_select(
+        self, select: Select, named: Mapping[str, SelectResult], outer: SelectScope | None
+    ) -> SelectResult:
+        scope = SelectScope(outer)
         for source in select.sources:
             self._add_source(source, scope, named)
         if select.where is not None:
@@ -238,7 +240,7 @@ class _Proof:
             refuse(select, "an aggregate that is not of one contact (GROUP BY contact_id)")
         return SelectResult(columns, of_contacts, is_tied)
 
-    def _add_source(self, source: Source, scope: Scope, named: Mapping[str, SelectResult]) -> None:
+    def _add_source(self, source: Source, scope: SelectScope, named: Mapping[str, SelectResult]) -> None:
         match source.value:
             case str() as name if name in named:
                 result = named[name]
@@ -279,7 +281,7 @@ class _Proof:
                 refuse(source, "a LEFT JOIN that is not by the contact")
             scope.sources[-1].is_optional = True
 
-    def _add_events(self, number: int, conditions: Sequence[Expression | None], scope: Scope) -> None:
+    def _add_events(self, number: int, conditions: Sequence[Expression | None], scope: SelectScope) -> None:
         """Collect the names that conditions demand of the events of a source."""
         demands = [names for condition in conditions for names in self._event_names(condition, number, scope)]
         if not demands or self.events is None:
@@ -287,7 +289,7 @@ class _Proof:
         else:
             self.events |= demands[0]
 
-    def _event_names(self, condition: Expression | None, number: int, scope: Scope) -> Iterator[set[str]]:
+    def _event_names(self, condition: Expression | None, number: int, scope: SelectScope) -> Iterator[set[str]]:
         match condition:
             case SqlOperation(operator="and" | "()", operands=operands):
                 for operand in operands:
@@ -322,9 +324,9 @@ class _Proof:
     def _group_is_key(
         self,
         group: Expression,
-        scope: Scope,
+        scope: SelectScope,
         named: Mapping[str, SelectResult],
-        columns: Columns,
+        columns: SelectColumns,
         aliases: Mapping[str | None, ValueFacts],
     ) -> bool:
         match group:
@@ -337,7 +339,7 @@ class _Proof:
 
     # --- Expressions
 
-    def _check_value(self, value: Expression, scope: Scope, named: Mapping[str, SelectResult]) -> ValueFacts:
+    def _check_value(self, value: Expression, scope: SelectScope, named: Mapping[str, SelectResult]) -> ValueFacts:
         match value:
             case Constant(text=text):
                 if text[:2] in ("E'", "e'"):
@@ -379,7 +381,9 @@ class _Proof:
             case Subquery():
                 return self._check_subquery(value, scope, named)
 
-    def _check_operation(self, value: SqlOperation, scope: Scope, named: Mapping[str, SelectResult]) -> ValueFacts:
+    def _check_operation(
+        self, value: SqlOperation, scope: SelectScope, named: Mapping[str, SelectResult]
+    ) -> ValueFacts:
         operator = value.operator
         operands = [self._check_value(operand, scope, named) for operand in value.operands]
         if operator in _TRUTHS or operator.endswith((" any", " some", " all")):
@@ -402,7 +406,7 @@ class _Proof:
             is_moment = False
         return ValueFacts(is_moment=is_moment, is_inexact=is_inexact or operator == "^")
 
-    def _check_call(self, call: FunctionCall, scope: Scope, named: Mapping[str, SelectResult]) -> ValueFacts:
+    def _check_call(self, call: FunctionCall, scope: SelectScope, named: Mapping[str, SelectResult]) -> ValueFacts:
         function = call.function
         if function in _CLOCK:
             refuse(call, f"{function}, which is not alone on one side of a comparison with occurred_at or created_at,")
@@ -432,7 +436,7 @@ class _Proof:
         return ValueFacts(is_moment=is_moment, is_inexact=is_inexact)
 
     def _add_cutoff(
-        self, time: Expression, cutoff: Expression, scope: Scope, named: Mapping[str, SelectResult]
+        self, time: Expression, cutoff: Expression, scope: SelectScope, named: Mapping[str, SelectResult]
     ) -> None:
         for part in _parts(cutoff):
             match part:
@@ -456,7 +460,7 @@ class _Proof:
         sql = self._text[cutoff.start : cutoff.end]
         self.cutoffs.append(Cutoff(sql, tuple(sorted(value.times)), value.by_day))
 
-    def _check_subquery(self, subquery: Subquery, scope: Scope, named: Mapping[str, SelectResult]) -> ValueFacts:
+    def _check_subquery(self, subquery: Subquery, scope: SelectScope, named: Mapping[str, SelectResult]) -> ValueFacts:
         result = self.check_query(subquery.query, named, scope)
         key = None if subquery.key is None else self._check_value(subquery.key, scope, named)
         is_matched = key is not None and key.is_key and [value.is_key for _, value in result.columns] == [True]

@@ -1,6 +1,7 @@
 """The columns that a query of a segment may read, and which tables of a SELECT are tied by their contact.
 
-Tables are tied if the conditions of the query demand that their rows are of one contact.
+Tables are tied if the conditions of the query demand that their rows are of one contact. `increments.py` proves with
+these that a segment can be refreshed by increments.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,16 +38,16 @@ class ValueFacts(msgspec.Struct, frozen=True):
 
 
 PLAIN = ValueFacts()
-Columns = Sequence[tuple[str | None, ValueFacts]]
+SelectColumns = Sequence[tuple[str | None, ValueFacts]]
 _MOMENT = ValueFacts(is_moment=True)
 _KEY = ValueFacts(is_key=True)
 
 
-def _columns(names: str, **values: ValueFacts) -> Columns:
+def _columns(names: str, **values: ValueFacts) -> SelectColumns:
     return [(name, values.get(name, PLAIN)) for name in names.split()]
 
 
-TABLES: Mapping[str, Columns] = {
+TABLES: Mapping[str, SelectColumns] = {
     "app_events": _columns(
         "id contact_id event occurred_at created_at payload idempotency_key sent_wallet_address sent_email "
         "sent_external_id merged_from",
@@ -72,7 +73,7 @@ class SelectResult(msgspec.Struct, frozen=True):
     `of_contacts`: it reads rows of contacts. `is_tied`: only those of the contact of the outer row.
     """
 
-    columns: Columns
+    columns: SelectColumns
     of_contacts: bool
     is_tied: bool
 
@@ -84,29 +85,29 @@ class SelectSource(msgspec.Struct):
     """
 
     name: str
-    columns: Columns
+    columns: SelectColumns
     of_contacts: bool
     is_function: bool
     is_optional: bool = False
 
 
-class Scope:
+class SelectScope:
     """The sources of one SELECT, and which of them are tied to each other, or to the outer row (`_OUTER`)."""
 
     _OUTER = -1
 
-    def __init__(self, outer: "Scope | None") -> None:
+    def __init__(self, outer: "SelectScope | None") -> None:
         self.outer = outer
         self.sources: list[SelectSource] = []
         self.aggregates = 0
         self._tied_to: dict[int, int] = {}
         self.merged: set[str] = set()  # columns of USING
 
-    def find(self, column: Column) -> tuple["Scope", int, ValueFacts] | None:
+    def find(self, column: Column) -> tuple["SelectScope", int, ValueFacts] | None:
         """Return where a column is: its scope, the number of its source, and its value."""
         return self._find_column(column) or self._find_row(column)
 
-    def _find_column(self, column: Column) -> tuple["Scope", int, ValueFacts] | None:
+    def _find_column(self, column: Column) -> tuple["SelectScope", int, ValueFacts] | None:
         matches = [
             (number, value)
             for number, source in enumerate(self.sources)
@@ -123,7 +124,7 @@ class Scope:
             value = msgspec.structs.replace(value, is_key=False)
         return self, number, value
 
-    def _find_row(self, column: Column) -> tuple["Scope", int, ValueFacts] | None:
+    def _find_row(self, column: Column) -> tuple["SelectScope", int, ValueFacts] | None:
         """The name of a function's table stands for its row, if no column has this name."""
         if column.table is None:
             for number, source in enumerate(self.sources):
