@@ -275,6 +275,10 @@ DAY_OR_WAIT = Automation(
             path(DAY, PRINT_LOG, trigger=LOGS, goal={"event": AWAITED_LOG, "filters": []}),
             *(deposit(0), Transfer(59, 0), Transfer(3_807, 0), Transfer(92_501, 0)),
         ),
+        world(  # a log that steps wait for is no custom event
+            path(LOG_WAIT, trigger=EVERY),
+            *(deposit(0), Publication(41, 0, path(HI, trigger=EVERY).graph, "safe"), Transfer(59, 0), deposit(75)),
+        ),
         # An engine is killed while the contact is merged, and while its automation is moved or paused.
         world(
             path(TAG, WAIT, HI),

@@ -21,7 +21,7 @@ from workbench.language.body import Body, read_value
 from workbench.language.channel import CHANNELS, DEFAULT_POLICY, ChannelName, Message, RetryPolicy
 from workbench.language.codec import Json, as_stored, normalize
 from workbench.language.contact import ContactState, IdentifierKey, ValueChange, apply_event, merge_identifiers
-from workbench.language.event import Event, Identifiers, normalize_email
+from workbench.language.event import LOG_NAME, Event, Identifiers, normalize_email
 from workbench.language.facts import ContactHistory, apply_effects
 from workbench.language.filter import Verdict, explain, matches
 from workbench.language.graph import Graph
@@ -430,6 +430,8 @@ def _start_entry(
     trigger = automation.trigger
     if not trigger.matches_event(event.name, event.source):
         return None
+    if trigger.is_wildcard and LOG_NAME.fullmatch(event.name):
+        return None  # a log that steps wait for has no source, and is no custom event
     payload = event.read_payload()
     if not trigger.concerns(payload, contact.identifiers.wallet):
         return None
