@@ -42,7 +42,7 @@ async function trackForADay(client) {
   clock.now = () => new Date(now);
   clock.setTimeout = (done, ms) => {
     now += ms;
-    pauses.push(ms);
+    if (ms !== 100) pauses.push(ms); // a request waits so long for more events
     return globalThis.setTimeout(done, 0);
   };
   const moments = [];
