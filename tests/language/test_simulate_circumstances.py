@@ -103,4 +103,4 @@ def test_the_payload_of_a_log_has_its_order() -> None:
     trace = simulate(SimulatedAutomation(trigger, build_automation(hook).graph), sample, contact_from(None), NOW)
     (message,) = trace.messages
     assert isinstance(message, WebhookMessage)
-    assert [*decode(message.body)] == ["chainId", "contract", "txHash", "logIndex", "blockNumber", "to", "sender"]
+    assert [*decode(message.body)] == ["chainId", "contract", "txHash", "logIndex", "blockNumber", "sender", "to"]
