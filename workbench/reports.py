@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 Span: TypeAlias = str | timedelta
 
-_MAX_CONTACTS = 10_000  # whose attributes are compared with a name that may be misspelt
-_MAX_NAMES = 10  # of attributes, in an error
+_MAX_CONTACTS = 10_000  # whose attributes are listed to suggest a name for a misspelt one
+_MAX_NAMES = 10  # of attributes that an error lists
 PROGRESS_INTERVAL_S = 1.0
 
 

@@ -259,7 +259,7 @@ class Lane:
             self._close_files()
 
     def forget(self) -> None:
-        """Let a forked process begin anew: its parent has the files, and its threads may have held the locks."""
+        """Drop files and locks after a fork: the files are the parent's, and its threads may have held the locks."""
         self.lock, self.sending = threading.RLock(), threading.Lock()
         self.current = None
         self._close_files()

@@ -164,7 +164,7 @@ def _is_plain(payloads: pa.StringArray) -> np.ndarray:
 
 
 def _plain_values(payloads: pa.StringArray, is_plain: np.ndarray, keys: Sequence[str]) -> Iterator[pa.StringArray]:
-    """Yield the JSON texts of each key's values, of arrays only the bracket; empty where there is none."""
+    """Yield a column for each key: the JSON text of its value in each payload, "" without the key, "[" for an array."""
     has_members = is_plain & (pc.binary_length(payloads).to_numpy() > len("{}"))
     rows = np.flatnonzero(has_members)
     _, content = _offsets_and_bytes(payloads if len(rows) == len(payloads) else payloads.filter(pa.array(has_members)))
@@ -212,7 +212,7 @@ def _offsets_and_bytes(texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _decoded_values(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.StringArray]:
-    """Return the JSON texts of each key's values; empty where there is none."""
+    """Return a column for each key: the JSON text of its value in each payload, "" without the key."""
     decoder, absent = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.Raw()
     rows = [decoder.decode(payload) for payload in payloads.to_pylist()]
     columns = ([row.get(key, absent) for row in rows] for key in keys)

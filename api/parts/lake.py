@@ -86,7 +86,7 @@ class LakeSource:
                 yield manifest, output
 
     async def _read_listing(self, tx: Transaction, org_id: int, snapshot: Snapshot) -> Listing:
-        """Return what `read_listing` does, without parts if there are none and few events."""
+        """Return the listing of an organization. One with few events may have no parts; its listing is then empty."""
         try:
             if self._data_dir is None:
                 raise NoPartsError("parts are switched off")

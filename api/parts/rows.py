@@ -31,9 +31,9 @@ _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class ReportedEvents(NamedTuple):
-    """What a report reads.
+    """Which events a report reads, and which of their values.
 
-    `kernel`: says which events to read; with several segments, any of their kernels, because they read the same.
+    `kernel`: selects the events. A report by segment has a kernel for each; all of them select the same.
     `by`, `value`: paths into the payload. `without`: contacts whose events are all unfiled, ascending. `logs`: the
     numbers of the logs that it counts.
     """
@@ -130,7 +130,7 @@ class FileRuns:
         chunks = {
             name: [self._groups[number].column(column) for number in numbers] for name, column in self._columns.items()
         }
-        # A key whose values are all texts has no numbers, and the other way round.
+        # A key has two columns. If all its values are texts, the one for numbers is empty; if none is, the other one.
         present = [
             name
             for name, of_column in chunks.items()
@@ -183,7 +183,7 @@ class _RowGroups(NamedTuple):
         return f"number:{path}" in self.columns
 
     def payloads(self, rows: Array) -> list[str]:
-        """Return payloads, whose column takes longer to read than all others together."""
+        """Return the payloads of these rows. Their column takes longer to read than all the others together."""
         return [
             payload for values in _values(self.file, self.numbers, "payload", rows) for payload in values.to_pylist()
         ]

@@ -51,7 +51,7 @@ Moments: TypeAlias = tuple[datetime | None, ...]
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """What the members of a segment were computed from.
+    """The state of the database from which the members of a segment were computed.
 
     `query`: the version of the proof and the hash of the query. `cutoffs`: the values of its cutoffs; None where one is
     null. `unsettled`: contacts whose rows were being moved. `open_since`: no transaction that the snapshot does not

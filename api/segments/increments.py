@@ -163,7 +163,7 @@ class _Proof:
                     pass
 
     def _check_table(self, query: Query, named: Mapping[str, SelectResult]) -> SelectResult:
-        """Read a query whose result is used like a table."""
+        """Return the result of a query in FROM or WITH; refuse one of contacts that does not return their ids."""
         result = self.check_query(query, named, None)
         if result.of_contacts and not any(value.is_key for _, value in result.columns):
             refuse(query, "a query in FROM or WITH that does not return the contact of its rows")
@@ -451,7 +451,7 @@ class _Proof:
                 case Constant():
                     self._check_value(part, scope, named)
                     if part.text[1:].isdecimal() and part.text.startswith("$"):
-                        refuse(part, f"{part.text} beside the clock (name the value, as in :days)")
+                        refuse(part, f"{part.text} with now() (use a named parameter, such as :days)")
                 case _:
                     pass
         value = PLAIN if _is_cutoff(time) else self._check_value(time, scope, named)

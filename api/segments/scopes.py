@@ -22,11 +22,11 @@ CREATED = TimeColumn("contacts", "created_at")
 
 
 class ValueFacts(msgspec.Struct, frozen=True):
-    """A value of a row.
+    """What the proof knows of a value of a row.
 
-    `is_key`: the contact of the row. `times`: it is one of these columns of the contact's rows, by day if `by_day`.
-    `is_moment`: it is a date or a time. `is_inexact`: a floating-point number, whose sum depends on the order.
-    `is_untracked`: it changes without a trace.
+    `is_key`: it is the id of the row's contact. `times`: the columns of which it may be the value, cut to the day if
+    `by_day`. `is_moment`: it is a date or a time. `is_inexact`: it is a floating-point number, so a sum depends on the
+    order of the rows. `is_untracked`: no table records when it changes.
     """
 
     is_key: bool = False

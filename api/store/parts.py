@@ -226,7 +226,7 @@ async def find_page_end(tx: Transaction, org_id: int, since: int, until: int, ro
 
 
 async def read_page(tx: Transaction, org_id: int, since: int, until: int, kind: RowKind) -> EventPage | None:
-    """Return the events of the transactions from `since` up to, not including, `until`; None if there are none."""
+    """Return the events of the transactions with since <= number < until; None if these have no events."""
     return await _read(tx, "read_page", {"org_id": org_id, "since": since, "until": until}, kind)
 
 

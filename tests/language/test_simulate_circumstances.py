@@ -20,13 +20,13 @@ from tests.language.test_simulate_waits import (
     run_simulation,
     steps_of,
 )
-from tests.language.test_timeline import TOKEN
+from tests.language.test_timeline import log_trigger
 from workbench.language.channel import RetryPolicy, WebhookMessage
 from workbench.language.codec import decode, encode
 from workbench.language.contact import IdentifierKey, IdentifierKind
 from workbench.language.run import State, delay_after
 from workbench.language.simulate import SIMULATED_ID, ScheduledEvent, SimulatedAutomation, SimulationInput, simulate
-from workbench.language.trigger import Trigger, read_sample, read_trigger
+from workbench.language.trigger import read_sample
 
 
 def condition(path: str) -> dict[str, Any]:
@@ -86,16 +86,8 @@ def test_a_later_event_of_an_unpublished_automation_changes_nothing() -> None:
     assert (trace.outcome, trace) == ("no_published_version", run_simulation(unpublished))
 
 
-def test_the_payload_of_a_log_has_its_order() -> None:
-    spec = {
-        "type": "onchain_event",
-        "chainId": 1,
-        "contract": TOKEN,
-        "signature": "Moved(address sender, address to)",
-        "walletArg": "to",
-    }
-    trigger = read_trigger(spec)
-    assert isinstance(trigger, Trigger)
+def test_the_payload_of_a_log_has_the_order_of_its_signature() -> None:
+    trigger = log_trigger("Moved(address sender, address to)")
     args = {"sender": evm_wallet("a"), "to": evm_wallet("b")}
     sample = read_sample(encode({"type": "onchain_event", "args": args}), trigger, 0)
     assert not isinstance(sample, tuple)

@@ -336,16 +336,16 @@ def log(
     return EventRecord(f"l{value}", "deposit", BEGIN + after, Identifiers(wallet), payload, f"1:{TOKEN}:{signature}")
 
 
-def test_logs_start_entries_and_end_waits_by_their_own_name() -> None:
-    spec = {
-        "type": "onchain_event",
-        "chainId": 1,
-        "contract": TOKEN,
-        "signature": "deposit(address to, uint256 value)",
-        "walletArg": "to",
-    }
-    trigger = read_trigger(spec)
+def log_trigger(signature: str) -> Trigger:
+    """Return the trigger for these logs of TOKEN about the wallet in `to`."""
+    source = {"chainId": 1, "contract": TOKEN, "signature": signature, "walletArg": "to"}
+    trigger = read_trigger({"type": "onchain_event", **source})
     assert isinstance(trigger, Trigger)
+    return trigger
+
+
+def test_logs_start_entries_and_end_waits_by_their_own_name() -> None:
+    trigger = log_trigger("deposit(address to, uint256 value)")
     automation = build_automation(node("w", "wait_for_event", event=f"{TOKEN}:deposit", timeoutSeconds=86_400))
     awaited = EventRecord("l9", f"{TOKEN}:deposit", BEGIN + 2 * HOUR, Identifiers(), b"{}")
     records = [

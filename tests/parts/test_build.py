@@ -91,7 +91,7 @@ async def test_one_builder_at_a_time(parts: Parts) -> None:
     assert (await parts.build()).added == 10
 
 
-async def test_lost_files_and_another_cluster_begin_anew(parts: Parts) -> None:
+async def test_parts_are_built_from_the_first_event_if_files_or_the_cluster_changed(parts: Parts) -> None:
     await send(parts.org, 10)
     await parts.build()
     for path in (parts.folder / "parts" / str(parts.org.id)).iterdir():

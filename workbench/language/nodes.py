@@ -335,7 +335,7 @@ def _collect(ctx: StepContext, action: Collect) -> Decision:
 def join_entry(ctx: StepContext) -> Decision | None:
     """Return the decision to join another entry that collects the same events, or None if there is no such entry.
 
-    An entry that is collecting joins only an older one. This combines the digests of merged contacts.
+    An entry that collects already joins only an older entry, so that merged contacts get one digest.
     """
     facts, run = ctx.facts, ctx.run
     for other in facts.history.collecting:

@@ -24,7 +24,7 @@ from workbench.language.codec import encode, printable
 from workbench.language.reports import Every, start_of_period
 
 MAX_PAGE_ROWS = 500  # of a section; a page is for reading
-MAX_COHORT_CELLS = 5_000  # of a report by cohort, whose rows are the cells of its table
+MAX_COHORT_CELLS = 5_000  # of a report by cohort: a row of its query is one cell of its table
 MAX_SECTIONS = 20
 UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 

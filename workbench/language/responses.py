@@ -878,7 +878,8 @@ class MovesView(msgspec.Struct, frozen=True, rename="camel"):
 class MergeView(msgspec.Struct, frozen=True, rename="camel"):
     """The effects of a merge. `id` is None in a preview.
 
-    `hidden`: identifiers of the absorbed contact that lead to the kept one. They are not shown: it has others.
+    `hidden`: identifiers of the absorbed contact that the kept one does not show, as it has others of their kinds. An
+    event with one of them is stored with the kept contact.
     `lost`: attributes of the absorbed contact for which the kept one has other values. `rows`: numbers of rows to move.
     `pending`: some rows have not been moved yet.
     """

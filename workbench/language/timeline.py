@@ -334,7 +334,7 @@ class Timeline(msgspec.Struct):
         self._continue_with([*self.open_entries(), *other.open_entries()], at)
 
     def separate(self, other: "Timeline", at: datetime) -> None:
-        """Give back what `absorb` took from a timeline, which goes on from here, as after the undo of a merge.
+        """Undo `absorb`: return the contact, events and entries of `other` to it. Both timelines continue from `at`.
 
         What the kept contact did since the merge stays with it. The undo makes entries of both due, like the merge.
         """
