@@ -1,4 +1,4 @@
-"""What a copy of an organization's events consists of: the list of its files, and the events that are not in them.
+"""Send the content of a copy of an organization's events: the list of its files, and the events that are not in them.
 
 Both are of one snapshot, which the watermark names. A copy is the listed files without the events of `touched`
 contacts, and the events that follow. Those have the names of events instead of numbers, and no columns of payloads.
